@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qaeval_core.errors import ConfigError
-from qaeval_core.filter.decide import CorpusRows
+from qaeval_core.filter.corpus_rows import CorpusRows
 from qaeval_core.filter.labels import LabeledRows, SheetOrder, Spread, spread_of
 from qaeval_core.filter.looks import Account, Look, planned_look
 from qaeval_core.filter.plan import CombinedRank, FilterPlan

@@ -17,11 +17,13 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from qaeval_core.errors import RunError, SchemaError
-from qaeval_core.filter.decide import CorpusRows, QuotaCount, decide
+from qaeval_core.filter.corpus_rows import CorpusRows
+from qaeval_core.filter.decide import QuotaCount, decide
 from qaeval_core.filter.join import put_in_place
 from qaeval_core.filter.labels import LabeledRows, Labels, labeled_rows
 from qaeval_core.filter.learn import Learned, learn_rank, look_up
 from qaeval_core.filter.plan import FilterPlan
+from qaeval_core.filter.row_arrays import local_folder
 from qaeval_core.filter.scan import (
     ScanPlan,
     find_near_duplicates,
@@ -46,7 +48,13 @@ COMBINE_NAME = "combine.json"
 
 @dataclass(slots=False)
 class Filtering:
-    """A filter under way, in a folder that it holds; ``retry_s`` is how long stores are tried."""
+    """A filter under way, in a folder that it holds; ``retry_s`` is how long stores are tried.
+
+    Attributes
+    ----------
+    is_mapped : bool
+        Whether what is known of all rows lies on disk, in memory else.
+    """
 
     plan: FilterPlan
     folder: StoragePath
@@ -55,6 +63,7 @@ class Filtering:
     tenure: Tenure
     fingerprint: str
     retry_s: float = RETRY_S
+    is_mapped: bool = False
 
     @cached_property
     def work(self) -> StoragePath:
@@ -225,7 +234,8 @@ def scan(run: Filtering, labels: Labels | None) -> tuple[CorpusRows, LabeledRows
         If labels are of no row; or a value is missing and the user wants none to be.
     """
     work = run.scan_plan(wanted_ids=sorted([*labels.is_good, *labels.blank]) if labels else ())
-    rows = CorpusRows(run.plan.corpus.n_rows, run.plan.stages)
+    folder = local_folder(run.work) if run.is_mapped else None
+    rows = CorpusRows(run.plan.corpus.n_rows, run.plan.stages, folder=folder)
     found: list[tuple[int, str]] = []
     scanned = run.map_ranges(partial(scan_range, plan=work), "scan")
     for task, own in zip(run.tasks, scanned, strict=True):
@@ -251,7 +261,7 @@ def _check_undefined(rows: CorpusRows, tasks: Sequence[RangeTask]) -> None:
     if not missing:
         return
     reason, n = max(missing.items(), key=lambda item: item[1])
-    row = int(np.flatnonzero(rows.reason == rows.stages.code(reason))[0])
+    row = int(np.argmax(rows.reason == rows.stages.code(reason)))
     task = next(task for task in reversed(tasks) if task.start <= row)
     raise SchemaError(
         f"--undefined fail: {n:,} rows are {reason}; the first is row {row - task.file.start} of "

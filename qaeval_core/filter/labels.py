@@ -21,7 +21,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from qaeval_core.errors import ConfigError, QAEvalError, SchemaError
-from qaeval_core.filter.decide import CorpusRows
+from qaeval_core.filter.corpus_rows import CorpusRows
 from qaeval_core.filter.order import rank_keys
 from qaeval_core.planning.text_files.sheets import decimal_comma
 from qaeval_core.storage.path import StoragePath

@@ -11,8 +11,9 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from qaeval_core.filter.decide import CorpusRows, GroupCounts
+from qaeval_core.filter.corpus_rows import CorpusRows
 from qaeval_core.filter.filtering import OUTPUTS, Filtering
+from qaeval_core.filter.groups import GroupCounts
 from qaeval_core.filter.join import FileTask, join_file
 from qaeval_core.filter.write import Decisions, WritePlan, WrittenRange, write_range
 from qaeval_core.schema import COLUMNS_METADATA

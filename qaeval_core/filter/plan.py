@@ -8,20 +8,17 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import polars as pl
-import psutil
 import pyarrow as pa
 from numpy.typing import NDArray
 
 from qaeval_core.errors import ConfigError, SchemaError, nearest
-from qaeval_core.filter.decide import BYTES_PER_ROW
+from qaeval_core.filter.corpus_rows import BYTES_PER_ROW, MAPPED_BYTES_PER_ROW
 from qaeval_core.filter.facts import RULE_REASONS, ColumnRank, Rank, Stages
 from qaeval_core.filter.request import FilterRequest, NearDuplicates
 from qaeval_core.running.reader import first_texts
@@ -36,7 +33,6 @@ from qaeval_core.text.text_notes import is_unspaced
 
 # What a filter does is in the fingerprint of what it wrote.
 VERSION = "5"
-_MAX_MEMORY_SHARE = 0.8
 _NO_PART_IN_RANKING = (
     "precision",
     "confidence",
@@ -46,18 +42,6 @@ _NO_PART_IN_RANKING = (
     "blank",
     "label_sheet",
     "rank_by",
-)
-# The limit and the use of a container's memory, of which inactive pages of files can be had again:
-# in cgroups of version 2 and of version 1.
-_CGROUPS = Path("/sys/fs/cgroup")
-_CGROUP_FILES = (
-    ("memory.max", "memory.current", "memory.stat", "inactive_file"),
-    (
-        "memory/memory.limit_in_bytes",
-        "memory/memory.usage_in_bytes",
-        "memory/memory.stat",
-        "total_inactive_file",
-    ),
 )
 # A reason is a byte of each row.
 _MAX_REASONS = 256
@@ -123,8 +107,13 @@ class FilterPlan:
 
     @property
     def n_bytes(self) -> int:
-        """Memory that all rows take on the machine that decides."""
+        """Memory that all rows take on the machine that decides, if they are not mapped."""
         return BYTES_PER_ROW * self.corpus.n_rows
+
+    @property
+    def n_mapped_bytes(self) -> int:
+        """Disk that they take there, if they are mapped."""
+        return MAPPED_BYTES_PER_ROW * self.corpus.n_rows
 
     def ranking(self) -> dict[str, Any]:
         """Return what the order of the rows that could be kept depends on, and which these are."""
@@ -226,35 +215,6 @@ def _stages(request: FilterRequest, corpus: Corpus, notes: list[str]) -> Stages:
             "dropped row [QA0316]"
         )
     return stages
-
-
-def check_memory(plan: FilterPlan) -> None:
-    """Raise ConfigError if this machine's free memory does not hold what is known of all rows."""
-    free = int(min(psutil.virtual_memory().available, free_in_container()) * _MAX_MEMORY_SHARE)
-    if plan.n_bytes > free:
-        raise ConfigError(
-            f"{plan.corpus.n_rows:,} rows need {plan.n_bytes / 1e9:.1f} GB of memory, and "
-            f"{free / 1e9:.1f} GB are free; use a larger machine, or filter parts [QA0705]"
-        )
-
-
-def free_in_container(cgroups: Path = _CGROUPS) -> float:
-    """Return the bytes that this process's container may still take; inf without a limit.
-
-    Beyond it the kernel kills, whatever the machine has free.
-    """
-    for limit, use, stat, name in _CGROUP_FILES:
-        try:
-            of_limit, of_use, of_stat = (
-                (cgroups / path).read_text(encoding="ascii") for path in (limit, use, stat)
-            )
-        except OSError:
-            continue
-        if of_limit.strip() == "max":
-            return math.inf
-        facts = dict(line.split() for line in of_stat.splitlines())
-        return max(int(of_limit) - int(of_use) + int(facts.get(name, 0)), 0)
-    return math.inf
 
 
 def _is_file(request: FilterRequest) -> bool:

@@ -9,13 +9,15 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from qaeval_core.filter.decide import BYTES_PER_ROW, CorpusRows, QuotaCount
+from qaeval_core.filter.corpus_rows import BYTES_PER_ROW, MAPPED_BYTES_PER_ROW, CorpusRows
+from qaeval_core.filter.decide import QuotaCount
 from qaeval_core.filter.evidence import Evidence
 from qaeval_core.filter.labels import Labels, read_labels
 from qaeval_core.filter.looks import Account
 from qaeval_core.filter.order import Cut
 from qaeval_core.filter.plan import FilterPlan
 from qaeval_core.filter.request import FilterRequest
+from qaeval_core.filter.row_arrays import are_mapped
 from qaeval_core.filter.scan import n_buckets
 from qaeval_core.filter.shares import Shares
 from qaeval_core.filter.write import N_BINS, MetricSums
@@ -338,7 +340,11 @@ def dry_run_lines(plan: FilterPlan) -> Iterator[str]:
     )
     yield f"rank: {stages.rank.name}, {_direction(plan)}"
     yield f"stages: {', '.join(_stage_names(plan))}"
-    yield f"memory here: {plan.n_bytes / 1e6:,.1f} MB, {BYTES_PER_ROW} bytes a row"
+    if are_mapped(plan.n_bytes):
+        n_bytes = plan.n_mapped_bytes
+        yield f"disk here: {n_bytes / 1e6:,.1f} MB, {MAPPED_BYTES_PER_ROW} bytes a row at most"
+    else:
+        yield f"memory here: {plan.n_bytes / 1e6:,.1f} MB, {BYTES_PER_ROW} bytes a row"
     if stages.duplicates.kind == "rouge_l":
         n_bytes = _column_bytes(plan, str(stages.question))
         yield (

@@ -16,24 +16,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qaeval_core.errors import ConfigError, OutRefusedError
-from qaeval_core.filter.decide import (
-    CorpusRows,
-    QuotaCount,
-    count_groups,
-    keep_best,
-    n_of,
-)
+from qaeval_core.filter.corpus_rows import CorpusRows
+from qaeval_core.filter.decide import QuotaCount, keep_best, n_of
 from qaeval_core.filter.evidence import Evidence, NoEvidenceError, weigh
 from qaeval_core.filter.filtering import COMBINE_NAME, OUTPUTS, Filtering, decide_early, learn, scan
+from qaeval_core.filter.groups import count_groups
 from qaeval_core.filter.labels import SECOND_SHEET_NAME, SHEET_NAME, LabeledRows, read_labels
 from qaeval_core.filter.learn import Learned
 from qaeval_core.filter.looks import Account
 from qaeval_core.filter.order import Cut
 from qaeval_core.filter.output import write_rows, write_yields
 from qaeval_core.filter.page import filter_page
-from qaeval_core.filter.plan import FilterPlan, check_memory, make_plan
+from qaeval_core.filter.plan import FilterPlan, make_plan
 from qaeval_core.filter.request import FilterRequest
 from qaeval_core.filter.result import FilterOutcome, FilterResult, labels_line, result_content
+from qaeval_core.filter.row_arrays import are_mapped, check_room
 from qaeval_core.filter.shares import Shares, make_shares, smallest_shares
 from qaeval_core.filter.sheet import write_sheet
 from qaeval_core.filter.write import MetricSums
@@ -78,10 +75,11 @@ def run_filter(
     StorageError, InputChangedError, StoreLockedError
         What is whole then is of the run before, or nothing.
     """
-    check_memory(plan)
+    folder = as_path(folder)
+    if is_mapped := are_mapped(plan.n_bytes):
+        check_room(plan.corpus.n_rows, plan.n_mapped_bytes, folder)
     for note in plan.notes:
         say(f"note: {note}")
-    folder = as_path(folder)
     outages = Outages(retry_s=retry_s)
     outages.call(
         lambda: _check_folder(folder, plan.corpus), store=str(folder), what=f"cannot list {folder}"
@@ -89,7 +87,7 @@ def run_filter(
     probe(folder, outages, option="--to")
     with RunLock(folder) as lock:
         fingerprint = plan.fingerprint()
-        run = Filtering(plan, folder, executor, say, lock.tenure, fingerprint, retry_s)
+        run = Filtering(plan, folder, executor, say, lock.tenure, fingerprint, retry_s, is_mapped)
         run.remove_leftovers()
         if plan.request.label_sheet is not None:
             return write_sheet(run)
@@ -257,7 +255,7 @@ def _choose_and_write(
     choice = _choose(request, shares, found)
     cut, examples = _margin(rows, choice.n_kept, shares, share)
     keep_best(rows, cut)
-    groups = count_groups(rows, share)
+    groups = count_groups(rows)
     written, sizes = write_rows(run, rows, share, groups, examples, keeps=choice.is_certified)
     sums = MetricSums.none(len(plan.metrics))
     for own in written:

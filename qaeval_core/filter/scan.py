@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from qaeval_core.filter import texts
-from qaeval_core.filter.decide import bucket_of
+from qaeval_core.filter.corpus_rows import bucket_of
 from qaeval_core.filter.facts import KEPT, Facts, Stages, row_facts
 from qaeval_core.filter.near import near_duplicates
 from qaeval_core.filter.order import have_equals, rank_keys

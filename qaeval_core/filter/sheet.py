@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qaeval_core.errors import ConfigError, SchemaError
-from qaeval_core.filter.decide import CorpusRows
+from qaeval_core.filter.corpus_rows import CorpusRows
 from qaeval_core.filter.evidence import weigh
 from qaeval_core.filter.filtering import Filtering, decide_early, scan
 from qaeval_core.filter.labels import (

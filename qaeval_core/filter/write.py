@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from qaeval_core.filter.decide import NO_TWIN
+from qaeval_core.filter.corpus_rows import NO_TWIN
 from qaeval_core.filter.facts import KEPT
 from qaeval_core.filter.order import Cut, at_or_before
 from qaeval_core.filter.scan import IdsAside

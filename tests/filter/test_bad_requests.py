@@ -10,7 +10,6 @@ from pathlib import Path
 
 import numpy as np
 import polars as pl
-import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -28,7 +27,6 @@ from qaeval_core.errors import (
     RunError,
     SchemaError,
 )
-from qaeval_core.filter import plan
 from qaeval_core.filter.labels import _without_escape, sheet_text
 from qaeval_core.filter.request import FilterRequest
 from qaeval_core.filter.result import result_lines
@@ -372,16 +370,6 @@ def test_files_whose_columns_are_of_other_kinds(tmp_path: Path) -> None:
     result, _ = filtered(tmp_path / "rows", tmp_path / "kept", share="0.5")
     assert (result.content["rank"]["name"], result.content["kept"]) == ("other", 2)
     assert set(result.content["means"]) == {"other"}
-
-
-def test_more_rows_than_memory_holds_are_refused(
-    out: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Of 120 rows, as if each took as much as there is."""
-    monkeypatch.setattr(plan, "BYTES_PER_ROW", psutil.virtual_memory().total)
-    with pytest.raises(ConfigError, match="120.*GB.*QA0705"):
-        filtered(out, tmp_path / "kept", share="0.5")
-    assert not (tmp_path / "kept").exists()
 
 
 def test_kept_where_no_folder_can_be(out: Path, tmp_path: Path) -> None:

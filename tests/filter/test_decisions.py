@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from filter_corpora import filtered
 from qaeval_core import filter_table
-from qaeval_core.filter import decide, order
+from qaeval_core.filter import corpus_rows, order
 from qaeval_core.filter.page import filter_page
 from qaeval_core.filter.request import FilterRequest
 from qaeval_core.filter.run import filter_corpus
@@ -226,7 +226,7 @@ def test_layout_makes_no_difference(
         if n_files > 1:
             monkeypatch.setattr(corpus, "ROWS_PER_RANGE", 150)
             monkeypatch.setattr(ranges, "ROWS_PER_READ", 64)
-            monkeypatch.setattr(decide, "_ROWS_PER_BUCKET", 100)
+            monkeypatch.setattr(corpus_rows, "_ROWS_PER_BUCKET", 100)
             monkeypatch.setattr(order, "_CHUNK", 77)
         request = FilterRequest(**as_request(options))  # type: ignore[arg-type]
         kept = tmp_path / f"kept{number}"

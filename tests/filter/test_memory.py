@@ -4,24 +4,29 @@ from __future__ import annotations
 
 import math
 import tracemalloc
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import DTypeLike, NDArray
 
-from qaeval_core.filter import decide, order
-from qaeval_core.filter.decide import BYTES_PER_ROW, CorpusRows
+from qaeval_core.filter import corpus_rows, decide, groups, order, shares
+from qaeval_core.filter.corpus_rows import BYTES_PER_ROW, MAPPED_BYTES_PER_ROW, CorpusRows
 from qaeval_core.filter.facts import ColumnRank, Facts, Stages
-from qaeval_core.filter.plan import free_in_container
 from qaeval_core.filter.request import FilterRequest
+from qaeval_core.filter.row_arrays import free_in_container, row_zeros
 from qaeval_core.filter.run import _choose, _margin
 from qaeval_core.filter.shares import make_shares, smallest_shares
 
 SPREAD = np.uint64(0x9E3779B97F4A7C15)
 
 
-def scanned(n_rows: int, request: FilterRequest, *, is_grouped: bool) -> CorpusRows:
+def scanned(
+    n_rows: int, request: FilterRequest, *, is_grouped: bool, folder: Path | None
+) -> CorpusRows:
     """Return rows of five a group, put in a chunk at a time, as tasks bring them."""
     stages = Stages(
         rank=ColumnRank("score"),
@@ -29,7 +34,7 @@ def scanned(n_rows: int, request: FilterRequest, *, is_grouped: bool) -> CorpusR
         group="context" if is_grouped else None,
         quota="topic" if request.quota else None,
     )
-    rows, rng = CorpusRows(n_rows, stages), np.random.default_rng(0)
+    rows, rng = CorpusRows(n_rows, stages, folder=folder), np.random.default_rng(0)
     for start in range(0, n_rows, 1 << 14):
         number = np.arange(start, min(start + (1 << 14), n_rows), dtype=np.uint64)
         facts = Facts(np.zeros(len(number), np.uint8), rng.random(len(number)))
@@ -54,17 +59,20 @@ def near(n_rows: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         yield duplicates, duplicates - duplicates % 5
 
 
-def peak(n_rows: int, request: FilterRequest, *, is_grouped: bool) -> tuple[int, int]:
+def peak(
+    n_rows: int, request: FilterRequest, *, is_grouped: bool, folder: Path | None = None
+) -> tuple[int, int]:
     """Return the most bytes that deciding takes, and those of its arrays."""
     tracemalloc.start()
     try:
-        rows = scanned(n_rows, request, is_grouped=is_grouped)
+        rows = scanned(n_rows, request, is_grouped=is_grouped, folder=folder)
         decide.decide(rows, request, near_duplicates=lambda: near(n_rows))
-        shares = make_shares(rows)
-        share = smallest_shares(rows, shares)
-        cut, _ = _margin(rows, _choose(request, shares, None).n_kept, shares, share)
+        found = make_shares(rows)
+        share = smallest_shares(rows, found)
+        cut, _ = _margin(rows, _choose(request, found, None).n_kept, found, share)
         decide.keep_best(rows, cut)
-        decide.count_groups(rows, share)
+        groups.count_groups(rows)
+        rows.counts()
         return tracemalloc.get_traced_memory()[1], bytes_of_arrays(rows, share)
     finally:
         tracemalloc.stop()
@@ -97,26 +105,59 @@ def test_a_container_has_what_its_limit_leaves(
     assert free_in_container(tmp_path) == free
 
 
-@pytest.mark.parametrize(
-    ("options", "is_grouped", "n_bytes"),
-    [
-        ({"near_duplicates": "none", "share": "0.6"}, False, 18),
-        ({"near_duplicates": "exact", "top_k": 2}, True, 34),
-        ({"near_duplicates": "rouge_l=0.7", "top_k": 2}, True, 34),
-        ({"near_duplicates": "exact", "top_k": 2, "quota": "topic=100000"}, True, 36),
-    ],
-)
-def test_forty_bytes_a_row_are_enough(
-    monkeypatch: pytest.MonkeyPatch, options: dict[str, object], is_grouped: bool, n_bytes: int
+CASES = [
+    ({"near_duplicates": "none", "share": "0.6"}, False, 18),
+    ({"near_duplicates": "exact", "top_k": 2}, True, 34),
+    ({"near_duplicates": "rouge_l=0.7", "top_k": 2}, True, 34),
+    ({"near_duplicates": "exact", "top_k": 2, "quota": "topic=100000"}, True, 36),
+]
+
+
+@pytest.mark.parametrize(("options", "is_grouped", "n_bytes"), CASES)
+@pytest.mark.parametrize("is_mapped", [False, True])
+def test_forty_bytes_a_row_are_enough_and_on_disk_one(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    options: dict[str, object],
+    is_grouped: bool,
+    n_bytes: int,
+    is_mapped: bool,
 ) -> None:
     """With what is in hand at once made small, so that what grows with the corpus stands out."""
-    monkeypatch.setattr(decide, "_ROWS_PER_BUCKET", 1 << 12)
-    monkeypatch.setattr(decide, "_STEP", 1 << 14)
+    monkeypatch.setattr(corpus_rows, "_ROWS_PER_BUCKET", 1 << 12)
+    for module in (corpus_rows, decide, groups):
+        monkeypatch.setattr(module, "STEP", 1 << 14)
     monkeypatch.setattr(order, "_CHUNK", 1 << 14)
+    monkeypatch.setattr(shares, "_STEP", 1 << 14)
     request = FilterRequest(**options)  # type: ignore[arg-type]
     few, many = 100_000, 300_000
     (least, _), (most, arrays) = (
-        peak(n_rows, request, is_grouped=is_grouped) for n_rows in (few, many)
+        peak(n_rows, request, is_grouped=is_grouped, folder=tmp_path if is_mapped else None)
+        for n_rows in (few, many)
     )
     assert arrays == n_bytes * many
-    assert (most - least) / (many - few) <= BYTES_PER_ROW
+    assert (most - least) / (many - few) <= (1 if is_mapped else BYTES_PER_ROW)
+
+
+def test_eighty_bytes_a_row_of_disk_are_enough(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The most that files have at once, by what the disk has reserved; of all stages."""
+    n_rows, held, most = 10_000, 0, 0
+
+    def reserved(n: int, kind: DTypeLike, *, folder: Path | None) -> NDArray[Any]:
+        nonlocal held, most
+        found = row_zeros(n, kind, folder=folder)
+        held += found.nbytes
+        most = max(most, held)
+        weakref.finalize(found, returned, found.nbytes)
+        return found
+
+    def returned(n_bytes: int) -> None:
+        nonlocal held
+        held -= n_bytes
+
+    monkeypatch.setattr(corpus_rows, "row_zeros", reserved)
+    request = FilterRequest(near_duplicates="exact", top_k=2, quota="topic=1000")
+    peak(n_rows, request, is_grouped=True, folder=tmp_path)
+    assert 60 * n_rows < most <= MAPPED_BYTES_PER_ROW * n_rows

@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 
 from filter_corpora import filtered, opened, scored
 from qaeval_core.errors import ConfigError
-from qaeval_core.filter.decide import CorpusRows, decide
+from qaeval_core.filter.corpus_rows import CorpusRows
+from qaeval_core.filter.decide import decide
 from qaeval_core.filter.facts import ColumnRank, Facts, Stages
 from qaeval_core.filter.labels import SheetOrder, read_labels, spread_of
 from qaeval_core.filter.plan import make_plan
