@@ -46,7 +46,7 @@ SCORES = ("f1", "rouge_l", "bleu_1", "bleu_2", "bleu_3", "bleu_4")
 CARRIED = ("passage", "system")
 N_SYSTEMS = 20
 _REASON = "empty_context"
-_ROWS_PER_FILE = 500_000
+ROWS_PER_FILE = 500_000
 _ROWS_PER_GROUP = 16_384  # as score files have them
 _ROWS_PER_PASSAGE = 5
 _WEEKS = 2
@@ -61,15 +61,16 @@ def generate(folder: Path, n_rows: int) -> list[Path]:
         if (folder / f"{out.name}.done").exists():
             continue
         shutil.rmtree(out, ignore_errors=True)
-        sizes = [min(_ROWS_PER_FILE, n_rows - start) for start in range(0, n_rows, _ROWS_PER_FILE)]
-        _score(folder / f"source{week}", out, len(sizes))
+        sizes = [min(ROWS_PER_FILE, n_rows - start) for start in range(0, n_rows, ROWS_PER_FILE)]
+        score(folder / f"source{week}", out, len(sizes))
         for number, path in enumerate(sorted((out / "scores").rglob("*.parquet"))):
-            _fill(path, week=week, number=number, n_rows=sizes[number])
+            fill(path, week=week, number=number, n_rows=sizes[number])
         (folder / f"{out.name}.done").touch()
     return outs
 
 
-def _score(source: Path, out: Path, n_files: int) -> None:
+def score(source: Path, out: Path, n_files: int) -> None:
+    """Score a row a file into OUT."""
     source.mkdir(parents=True, exist_ok=True)
     texts = {name: ["some words"] for name in ("id", "question", "references", *CARRIED)}
     for number in range(n_files):
@@ -89,7 +90,7 @@ def _score(source: Path, out: Path, n_files: int) -> None:
     )
 
 
-def _fill(path: Path, *, week: int, number: int, n_rows: int) -> None:
+def fill(path: Path, *, week: int, number: int, n_rows: int) -> None:
     """Write a file of scores again, with as many rows as wanted."""
     scored = pq.read_schema(path)
     names = ["id", *CARRIED, *SCORES, *(f"{name}_reason" for name in SCORES), "quarantine_reason"]
@@ -101,7 +102,7 @@ def _fill(path: Path, *, week: int, number: int, n_rows: int) -> None:
         with pq.ParquetWriter(sink, schema, compression="zstd") as writer:
             for start in range(0, n_rows, _ROWS_PER_GROUP):
                 n = min(_ROWS_PER_GROUP, n_rows - start)
-                first = number * _ROWS_PER_FILE + start
+                first = number * ROWS_PER_FILE + start
                 columns = _columns(rng, first, n, week)
                 arrays = [columns[name].cast(schema.field(name).type) for name in names]
                 writer.write_table(pa.table(arrays, schema=schema))
