@@ -302,10 +302,13 @@ def test_a_parser_that_fails_loses_no_reply(plain: LlmServer, tmp_path: Path) ->
 def test_who_is_cancelled_in_flight_counts_as_billed(plain: LlmServer, tmp_path: Path) -> None:
     """The server goes on without us, and sends its bill."""
 
+    n_before = plain.stats()["n_calls"]
+
     async def give_up(run: Run) -> None:
         asker = run.asker()
         task = asyncio.create_task(asker.ask(prompt(0), n_prompt_tokens=20))
-        await asyncio.sleep(0.15)
+        while (await asyncio.to_thread(plain.stats))["n_calls"] == n_before:
+            await asyncio.sleep(0.02)
         await asker.aclose()
         with pytest.raises(asyncio.CancelledError):
             await task
