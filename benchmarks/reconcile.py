@@ -116,14 +116,14 @@ def looks(job: Job) -> Iterator[dict[str, object]]:
         _forget_peak()
         before = _peak_mb()
         started, cpu = time.perf_counter(), time.process_time()
-        counts, ranges = reconcile(seen)
+        counts = reconcile(seen)
         reconcile_s, cpu_s = time.perf_counter() - started, time.process_time() - cpu
         started = time.perf_counter()
         (family,) = seen.run.families
         n_open = len(seen.pieces([family], n_actors=2))
         yield {
             "manifest": manifest,
-            "commits": sum(map(len, ranges[family.key].values())),
+            "commits": sum(map(len, seen.done_ranges(family).values())),
             "rows": counts[family.key].n_rows,
             "reconcile_s": round(reconcile_s, 2),
             "cpu_s": round(cpu_s, 2),

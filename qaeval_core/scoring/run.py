@@ -202,7 +202,7 @@ def _words_between_spaces(job: Job) -> list[str]:
 
 def _finish(job: Job, executor: PieceExecutor, done: RunCosts, lock: RunLock) -> RunOutcome:
     job.store.guard()
-    committed, _ = reconcile(job, pending=done.stopped)
+    committed = reconcile(job, pending=done.stopped)
     with executor.ranges(interval_s=job.config.scoring.progress_s) as ranges:
         joined, notes = join_scores(
             job,
@@ -299,9 +299,7 @@ def _journals(job: Job) -> dict[str, JournalTotals]:
     return {key: read[folder] for key, folder in folders.items()}
 
 
-def reconcile(
-    job: Job, *, pending: Collection[str] = ()
-) -> tuple[dict[str, PassStats], dict[str, dict[str, list[RowRange]]]]:
+def reconcile(job: Job, *, pending: Collection[str] = ()) -> dict[str, PassStats]:
     """Check that every row of every file is committed once in every family.
 
     Parameters
@@ -311,7 +309,8 @@ def reconcile(
 
     Returns
     -------
-    (counts by family key, committed ranges by family key and file id)
+    dict of family key to PassStats
+        Counts of all commits.
 
     Raises
     ------
@@ -319,16 +318,13 @@ def reconcile(
         If a row is missing, or a commit does not hold what its name says.
     """
     counts: dict[str, PassStats] = {}
-    ranges: dict[str, dict[str, list[RowRange]]] = {}
     for family in job.run.families:
         commits = job.commits.of(family.key)
-        ranges[family.key] = job.done_ranges(family)
-        missing = _missing(job, ranges[family.key])
+        missing = _missing(job, job.done_ranges(family))
         if missing is not None:
             # Of a worker that died before it told what it had committed.
             commits.list_again()
-            ranges[family.key] = job.done_ranges(family)
-            missing = _missing(job, ranges[family.key])
+            missing = _missing(job, job.done_ranges(family))
         if missing is not None and family.key not in pending:
             raise ReconcileError(
                 f"{family.key}: rows of {missing.name} are missing; run the same command again "
@@ -336,7 +332,7 @@ def reconcile(
             )
         counts[family.key] = commits.total(job.n_rows)
         commits.compact()
-    return counts, ranges
+    return counts
 
 
 def _missing(job: Job, ranges: Mapping[str, Sequence[RowRange]]) -> InputFile | None:

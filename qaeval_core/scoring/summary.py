@@ -140,7 +140,7 @@ class Overview:
         by: Sequence[str],
         cluster: str = ROWS,
     ) -> None:
-        self._ranges, self._reasons, self._signatures = ranges, reasons, signatures
+        self._ranges, self._reasons = ranges, reasons
         fixed = {name: _is_bounded(own) for name, own in ranges.items()}
         self._grows = {name: not is_fixed for name, is_fixed in fixed.items()}
         self.ends = dict.fromkeys(ranges, Ends())
@@ -177,16 +177,6 @@ class Overview:
             signatures={name: str(plan.signature) for name, plan, _ in plans},
             by=by,
             cluster=cluster,
-        )
-
-    def empty(self) -> Overview:
-        """Return one of no rows, to count a part in."""
-        return Overview(
-            self._ranges,
-            reasons=self._reasons,
-            signatures=self._signatures,
-            by=[name for name, own in self.slices.items() if own is not None],
-            cluster=self.profile.cluster,
         )
 
     def count(

@@ -23,7 +23,7 @@ from qaeval_core.errors import ReconcileError, RunError
 from qaeval_core.schema import POSITION
 from qaeval_core.signature import hash_text
 from qaeval_core.storage import checksums
-from qaeval_core.storage.arrow import table_at, table_of
+from qaeval_core.storage.arrow import table_of
 from qaeval_core.storage.base import Found, Tag
 from qaeval_core.storage.path import AnyPath, StoragePath, as_path
 from qaeval_core.storage.retry import Outages
@@ -304,23 +304,6 @@ class Store:
         self._check_intact(
             path, self.call(lambda: checksums.is_file_intact(path), f"cannot read {path}")
         )
-
-    def read_column(self, path: AnyPath, column: str) -> pa.ChunkedArray:
-        """Return one column of a table below OUT.
-
-        Raises
-        ------
-        ReconcileError, StorageError
-            As `read` does.
-        """
-
-        def decode() -> pa.ChunkedArray:
-            return table_at(as_path(path), [column]).column(column)
-
-        try:
-            return self.call(decode, f"cannot read {path}")
-        except pa.ArrowException as error:
-            raise _damaged(path, error) from None
 
     def look_into(
         self, path: StoragePath, family: str, rows: RowRange

@@ -275,7 +275,12 @@ def test_kills_while_joining(source: Path, tmp_path: Path, place: str) -> None:
 def test_records_are_the_same_after_a_round(source: Path, tmp_path: Path) -> None:
     """What a run says must not depend on whether it was killed: every count comes back."""
     kept: list[joined.Joined] = []
-    to_bytes = joined.to_bytes
+    plans: list[join.JoinPlan] = []
+    to_bytes, join_task = joined.to_bytes, join.join_task
+
+    def planned(task: join.JoinTask, plan: join.JoinPlan) -> None:
+        plans.append(plan)
+        join_task(task, plan)
 
     def noted(own: joined.Joined) -> bytes:
         kept.append(own)
@@ -283,9 +288,10 @@ def test_records_are_the_same_after_a_round(source: Path, tmp_path: Path) -> Non
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(join, "to_bytes", noted)
+        patch.setattr(joining, "join_task", planned)
         run(words(source, tmp_path / "out"))
     for own in kept:
-        again = joined.from_bytes(to_bytes(own), own.overview.empty())
+        again = joined.from_bytes(to_bytes(own), plans[0].overview())
         for name in ("n_rows", "n_duplicate_ids", "quarantined", "undefined", "n_scored", "texts"):
             assert getattr(again.totals, name) == getattr(own.totals, name), name
         assert {name: found.tolist() for name, found in again.totals.sums.items()} == {

@@ -44,7 +44,7 @@ def counted(table: pa.Table, cuts: list[int], *, parts: bool = False) -> Overvie
     """Return the overview of rows in chunks; ``parts``: each in one of its own, added up."""
     whole = overview()
     for start, stop in zip([0, *cuts], [*cuts, len(table)], strict=True):
-        own = whole.empty() if parts else whole
+        own = overview() if parts else whole
         chunk = table.slice(start, stop - start)
         own.count(chunk, hashes(chunk["id"]), file="f", first_row=start)
         if parts:
