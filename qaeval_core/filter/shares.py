@@ -7,12 +7,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from qaeval_core.filter.corpus_rows import CorpusRows
+from qaeval_core.filter.corpus_rows import STEP, CorpusRows
 from qaeval_core.filter.order import Cut
 from qaeval_core.filter.write import NO_BIN, share_of_rows
 from qaeval_core.stats.certificate import kept_rows
-
-_STEP = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +44,8 @@ def smallest_shares(rows: CorpusRows, shares: Shares) -> NDArray[np.uint8]:
 
     Call it after the last stage but one: what that dropped is in no share.
     """
-    for start in range(0, len(rows), _STEP):
-        own = slice(start, min(start + _STEP, len(rows)))
+    for start in range(0, len(rows), STEP):
+        own = slice(start, min(start + STEP, len(rows)))
         share = share_of_rows(rows.rank[own], rows.tie[own], shares.cuts, first_row=start)
         rows.share[own] = np.where(rows.is_eligible(own), share, NO_BIN)
     return rows.share

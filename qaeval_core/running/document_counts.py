@@ -20,14 +20,12 @@ from qaeval_core.families.words.frequencies import count_grams, table_of_counts
 from qaeval_core.planning.job import Job
 from qaeval_core.running.range_executor import RangeExecutor
 from qaeval_core.running.stop_sign import StopSign
+from qaeval_core.running.task_store import TaskStore
 from qaeval_core.signature import hash_text
 from qaeval_core.storage.parquet_parts import join_parts
 from qaeval_core.storage.path import StoragePath
-from qaeval_core.storage.retry import STORAGE_SETTING, Outages
 from qaeval_core.store.hash_runs import n_cuts_for, read_cut, read_metadata, write_run
 from qaeval_core.store.row_ranges import RowRange, tiles
-from qaeval_core.store.sample import Sample
-from qaeval_core.store.store import Mark, Store
 
 # Commits of so many bytes are counted at once: mostly hashes, 8 bytes each. Of more than so many
 # runs, cuts would be read in too many pieces.
@@ -66,21 +64,12 @@ class CountPlan:
     n_cuts : int
     """
 
-    out: StoragePath
+    at: TaskStore
     listed: str
     folder: StoragePath
     words: str
     min_rows: int
     n_cuts: int
-    mark: Mark | None
-    sample: Sample | None
-    retry_s: float
-    stop: StopSign
-
-    def open_store(self) -> Store:
-        """Return OUT, as a worker sees it."""
-        outages = Outages(retry_s=self.retry_s, look=self.stop.look, setting=STORAGE_SETTING)
-        return Store(self.out, mark=self.mark, outages=outages, sample=self.sample)
 
 
 def build_document_frequencies(
@@ -101,16 +90,12 @@ def build_document_frequencies(
     job.store.check_inside(folder / "any")
     runs, n_bytes = _runs(job, listed)
     plan = CountPlan(
-        out=job.store.out,
+        at=TaskStore.of_job(job, stop),
         listed=listed,
         folder=folder,
         words=family.words,
         min_rows=family.min_documents,
         n_cuts=n_cuts_for(n_bytes // 8, per_cut=_HASHES_PER_CUT),
-        mark=job.store.mark,
-        sample=job.sample,
-        retry_s=job.config.scoring.retry_storage_s,
-        stop=stop,
     )
     n_rows = [run.n_rows for run in runs]
     title = f"{family.title}: document frequencies"
@@ -165,7 +150,7 @@ def _runs(job: Job, listed: str) -> tuple[list[GramRun], int]:
 
 def count_run(run: GramRun, plan: CountPlan) -> int:
     """Write the run of some commits, unless it is there; return how many rows have n-grams."""
-    store = plan.open_store()
+    store = plan.at.open()
     path = _run_path(run.name, plan)
     if store.call(path.is_file, f"cannot look at {path}"):
         told = store.call(lambda: read_metadata(path), f"cannot read {path}")
@@ -199,7 +184,7 @@ class HashCut:
 
 def add_up(cut: HashCut, plan: CountPlan) -> StoragePath:
     """Write the frequencies of one cut, unless they are there; return where they lie."""
-    store = plan.open_store()
+    store = plan.at.open()
     name = hash_text("|".join([*cut.runs, str(plan.min_rows), plan.words]))
     path = plan.folder / f"cut-{cut.number}-of-{plan.n_cuts}-{name}.parquet"
     if store.call(path.is_file, f"cannot look at {path}"):

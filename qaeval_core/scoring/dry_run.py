@@ -64,9 +64,6 @@ def dry_run_lines(job: Job) -> Iterator[str]:
             if own and is_model(family):
                 yield _units_line(_laid_out(job, family), n_rows=n_rows)
             if own and is_chat(family):
-                # Imported here: HTTP takes a tenth of a second that other runs need not pay.
-                pass
-
                 yield from call_lines(family, _laid_out(job, family), n_left=n_rows)
             if family.after and not _is_there(job, family.frequencies_path):
                 yield f"  before it, document frequencies: {_cpu_time(job, _COUNT_US)}"

@@ -28,7 +28,7 @@ from qaeval_core.running.carried_columns import Copied, CopiedColumns
 from qaeval_core.running.piece_worker import UNREADABLE
 from qaeval_core.running.reader import check_unchanged
 from qaeval_core.running.score_rows import score_rows
-from qaeval_core.running.stop_sign import StopSign
+from qaeval_core.running.task_store import TaskStore
 from qaeval_core.schema import (
     NOT_SAMPLED,
     QUARANTINE_MESSAGE,
@@ -41,13 +41,10 @@ from qaeval_core.storage import checksums
 from qaeval_core.storage.checksums import HashedFile, SealedFile, hash_of
 from qaeval_core.storage.parquet_parts import join_parts
 from qaeval_core.storage.path import StoragePath
-from qaeval_core.storage.retry import STORAGE_SETTING, Outages
 from qaeval_core.store.family_stream import FamilyStream
 from qaeval_core.store.hash_runs import HashCounts, read_cut, write_run
-from qaeval_core.store.lock import Tenure
 from qaeval_core.store.row_ranges import RowRange
-from qaeval_core.store.sample import Sample
-from qaeval_core.store.store import Mark, Store
+from qaeval_core.store.store import Store
 from qaeval_core.text.column_hashes import hashes, readable, text_of
 
 # Below OUT: what is joined and not whole yet.
@@ -99,7 +96,6 @@ class JoinPlan:
 
     Attributes
     ----------
-    out : StoragePath
     id_column : str or None
         None: a row's id is its file and row number.
     carry : mapping of column to type
@@ -112,15 +108,11 @@ class JoinPlan:
         What they share, for people.
     with_statistics : bool
         Whether what corpus scores are summed from is written, too.
-    retry_s : float
-        How long a store that refuses is tried.
-    tenure : Tenure or None
-        Of OUT; None where nobody holds it.
     n_id_cuts : int
         Ids of the parts of a file are counted in so many tasks.
     """
 
-    out: StoragePath
+    at: TaskStore
     run: CompiledRun
     id_column: str | None = None
     carry: Mapping[str, pa.DataType]
@@ -128,19 +120,17 @@ class JoinPlan:
     cluster: str | None = None
     clusters: str = "rows"
     with_statistics: bool = False
-    mark: Mark | None = None
-    sample: Sample | None = None
-    retry_s: float = 0.0
-    tenure: Tenure | None = None
-    stop: StopSign
     n_id_cuts: int = 1
+
+    @property
+    def out(self) -> StoragePath:
+        """OUT."""
+        return self.at.out
 
     @cached_property
     def store(self) -> Store:
         """OUT, as a worker sees it."""
-        outages = Outages(retry_s=self.retry_s, look=self.stop.look, setting=STORAGE_SETTING)
-        guard = None if self.tenure is None else self.tenure.check
-        return Store(self.out, mark=self.mark, outages=outages, sample=self.sample, guard=guard)
+        return self.at.open()
 
     def __getstate__(self) -> dict[str, object]:
         return {name: own for name, own in self.__dict__.items() if name != "store"}

@@ -21,6 +21,7 @@ from qaeval_core.planning.job import Job
 from qaeval_core.planning.shards import stretches
 from qaeval_core.running.range_executor import RangeExecutor
 from qaeval_core.running.stop_sign import StopSign
+from qaeval_core.running.task_store import TaskStore
 from qaeval_core.scoring.join import (
     FOLDER,
     Assembly,
@@ -183,7 +184,7 @@ def _plan(
     cut = [part.file for task in tasks for part in task.parts if part.number is not None]
     most = max((job.n_rows[file.file_id] for file in cut), default=0)
     return JoinPlan(
-        out=job.store.out,
+        at=TaskStore.of_job(job, stop, tenure=tenure),
         run=job.run,
         id_column=job.columns.get("id"),
         carry=carried_types(job.files, config.output.carry),
@@ -192,11 +193,6 @@ def _plan(
         cluster=cluster,
         clusters=shared,
         with_statistics=config.output.statistics,
-        mark=job.store.mark,
-        sample=job.sample,
-        retry_s=config.scoring.retry_storage_s,
-        tenure=tenure,
-        stop=stop,
         n_id_cuts=n_cuts_for(most, per_cut=_IDS_PER_CUT),
     )
 

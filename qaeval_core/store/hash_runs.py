@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from qaeval_core.errors import ReconcileError
 from qaeval_core.storage.path import StoragePath
 
 UInt64 = NDArray[np.uint64]
@@ -105,7 +106,12 @@ def write_run(
     buffer = io.BytesIO()
     # Hashes do not get shorter; that most of them occur once, its encoding says in a few bytes.
     with pq.ParquetWriter(
-        buffer, table.schema, compression="none", use_dictionary=["rows"], write_statistics=False
+        buffer,
+        table.schema,
+        compression="none",
+        use_dictionary=["rows"],
+        write_statistics=False,
+        write_page_checksum=True,
     ) as writer:
         for start, stop in pairwise(ends):
             writer.write_table(
@@ -120,8 +126,15 @@ def read_cut(paths: Sequence[StoragePath], cut: int) -> HashCounts:
 
 
 def _read_group(path: StoragePath, cut: int) -> HashCounts:
-    with pq.ParquetFile(path.source()) as file:
-        table = file.read_row_group(cut)
+    try:
+        with pq.ParquetFile(path.source(), page_checksum_verification=True) as file:
+            table = file.read_row_group(cut)
+    except (OSError, pa.ArrowException) as error:
+        if getattr(error, "errno", None) is not None:
+            raise  # The disk's: it is asked again.
+        raise ReconcileError(
+            f"{path} is damaged ({error}); delete it and run again [QA0510]"
+        ) from None
     return HashCounts(table.column("hash").to_numpy(), table.column("rows").to_numpy())
 
 

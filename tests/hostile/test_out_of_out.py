@@ -20,6 +20,7 @@ from qaeval_core.planning.inputs import find_inputs
 from qaeval_core.planning.job import make_job, read_inputs
 from qaeval_core.planning.listing import check_names
 from qaeval_core.running.stop_sign import StopSign
+from qaeval_core.running.task_store import TaskStore
 from qaeval_core.scoring.join import JoinPlan
 from qaeval_core.store.store import Store
 from s3_server import s3_credentials
@@ -102,7 +103,7 @@ def test_scores_lie_below_their_folder(tmp_path: Path, relative: str) -> None:
     source = write_parquet(tmp_path / "input.parquet", rows())
     config = load_config(overrides=request(source, tmp_path / "out"))
     job = make_job(config, read_inputs(config), device="cpu")
-    plan = JoinPlan(out=job.store.out, run=job.run, carry={}, stop=StopSign())
+    plan = JoinPlan(at=TaskStore.of_job(job, StopSign()), run=job.run, carry={})
     with pytest.raises(AssertionError):
         plan.scores_of(replace(job.files[0], relative=relative))
 

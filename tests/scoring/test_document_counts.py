@@ -161,6 +161,28 @@ def test_cuts_of_runs_add_up(tmp_path: Path, n_cuts: int) -> None:
     assert added_up(HashCounts.of([part]) for part in parts).n_repeats == n_repeats
 
 
+def test_a_bit_that_turns_in_a_run_is_no_other_count(tmp_path: Path) -> None:
+    """Runs wait on a disk between two stages, and may outlive a kill."""
+    rng = np.random.default_rng(0)
+    hashes = rng.integers(0, 2**64, 500, np.uint64)
+    content = write_run(HashCounts.of([hashes]), n_cuts=4)
+    n_noticed = 0
+    for place in range(100, len(content) // 2, 97):
+        turned = bytearray(content)
+        turned[place] ^= 1
+        (tmp_path / "run").write_bytes(turned)
+        path = as_path(tmp_path / "run")
+        try:
+            found = [read_cut([path], cut) for cut in range(4)]
+        except ReconcileError:
+            n_noticed += 1
+            continue
+        own = np.concatenate([cut.hashes for cut in found])
+        assert own.tolist() == sorted(hashes.tolist())
+        assert all((cut.counts == 1).all() for cut in found)
+    assert n_noticed > 15
+
+
 def test_cuts_are_as_many_as_are_needed() -> None:
     """A power of two, for hashes are cut by their first bits."""
     found = [n_cuts_for(n, per_cut=10) for n in (0, 10, 11, 20, 21, 10_000, 10**9)]
