@@ -33,10 +33,10 @@ h1 { font-size: 1.5rem; } h2 { font-size: 1.2rem; margin-top: 2rem; } h3 { font-
 .text, .strip { white-space: pre-wrap; overflow-wrap: anywhere; }
 .strip span { border-radius: .2em; } .up { background: rgb(var(--up) / var(--a)); }
 .down { background: rgb(var(--down) / var(--a)); text-decoration: underline dotted; }
-.wide { overflow-x: auto; } table { border-collapse: collapse; margin: .5rem 0; }
+.wide { overflow-x: auto; container-type: inline-size; }
+table { border-collapse: collapse; margin: .5rem 0; }
 caption { text-align: left; padding: .2rem 0; }
-caption span { display: inline-block; position: sticky; left: 0;
-  max-width: calc(100vw - 3rem); }
+caption span { display: inline-block; position: sticky; left: 0; max-width: 100cqi; }
 td.long { min-width: 14rem; overflow-wrap: anywhere; }
 th, td { border: 1px solid var(--line); padding: .15rem .5rem; text-align: left;
   vertical-align: top; white-space: pre-wrap; } td.number { text-align: right;
