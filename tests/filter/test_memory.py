@@ -125,10 +125,9 @@ def test_forty_bytes_a_row_are_enough_and_on_disk_one(
 ) -> None:
     """With what is in hand at once made small, so that what grows with the corpus stands out."""
     monkeypatch.setattr(corpus_rows, "_ROWS_PER_BUCKET", 1 << 12)
-    for module in (corpus_rows, decide, groups):
+    for module in (corpus_rows, decide, groups, shares):
         monkeypatch.setattr(module, "STEP", 1 << 14)
     monkeypatch.setattr(order, "_CHUNK", 1 << 14)
-    monkeypatch.setattr(shares, "_STEP", 1 << 14)
     request = FilterRequest(**options)  # type: ignore[arg-type]
     few, many = 100_000, 300_000
     (least, _), (most, arrays) = (
