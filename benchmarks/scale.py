@@ -1,7 +1,7 @@
 """Benchmark of scale: a run to its end, stage by stage, and what the driver's memory grows to.
 
-Rows are a block of 200,000 distinct ones, repeated under other ids; files are links to one. The
-mean of every column is then that of the block, which is compared. Run ``python -m benchmarks.scale
+Rows are a block of 200,000 distinct ones, repeated under other ids and contexts. The mean of every
+column is then that of the block, which is compared. Run ``python -m benchmarks.scale
 --rows 10000000 --files 1 --metrics f1,rouge_l``. Prints a JSON line and never judges it.
 """
 
@@ -9,19 +9,20 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import resource
 import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
+from numpy.typing import NDArray
 
 from benchmarks.measure import environment
 from qaeval_core.configure import load_config
@@ -38,7 +39,7 @@ _CONTEXT_ROWS = 5
 
 
 def make_files(folder: Path, *, n_rows: int, n_files: int) -> None:
-    """Write one file of some rows, and links to it."""
+    """Write files of equally many rows."""
     folder.mkdir(parents=True)
     drawn = np.random.default_rng(0)
     words = np.array([f"w{number}" for number in range(3_000)])
@@ -47,18 +48,24 @@ def make_files(folder: Path, *, n_rows: int, n_files: int) -> None:
     references = texts[BLOCK:]
     # A third is right, and the others share a word by chance.
     answers = [references[i] if i % 3 == 0 else texts[i] for i in range(BLOCK)]
+    block = pa.table({"prediction": answers, "reference": references})
     own = n_rows // n_files
-    first = folder / "part00.parquet"
-    fields = [pa.field(name, pa.string()) for name in ("id", "context", "prediction", "reference")]
-    with pq.ParquetWriter(first, pa.schema(fields)) as writer:
-        for start in range(0, own, BLOCK):
-            rows = range(start, min(start + BLOCK, own))
-            ids = [f"row {row}" for row in rows]
-            contexts = [f"passage {row // _CONTEXT_ROWS}" for row in rows]
-            columns = [ids, contexts, answers[: len(rows)], references[: len(rows)]]
-            writer.write_table(pa.table(columns, schema=pa.schema(fields)))
-    for number in range(1, n_files):
-        os.link(first, folder / f"part{number:02d}.parquet")
+    for number in range(n_files):
+        with ExitStack() as stack:
+            writer: pq.ParquetWriter | None = None
+            for start in range(number * own, (number + 1) * own, BLOCK):
+                rows = np.arange(start, min(start + BLOCK, (number + 1) * own))
+                table = block.slice(0, len(rows))
+                table = table.append_column("id", _numbered("row ", rows))
+                table = table.append_column("context", _numbered("passage ", rows // _CONTEXT_ROWS))
+                if writer is None:
+                    path = folder / f"part{number:02d}.parquet"
+                    writer = stack.enter_context(pq.ParquetWriter(path, table.schema))
+                writer.write_table(table)
+
+
+def _numbered(word: str, numbers: NDArray[np.int64]) -> pa.Array:
+    return pc.binary_join_element_wise(word, pc.cast(numbers, pa.string()), "")
 
 
 class Timed(LocalPieceExecutor):
