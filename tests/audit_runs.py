@@ -8,6 +8,9 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from qaeval_core.audit.pair_counts import PairCounts, Pairs
+from qaeval_core.audit.paired import PairedColumn
+from qaeval_core.audit.settings import AuditSettings
 from qaeval_core.profile.cells import Cells, choose_cells
 from qaeval_core.profile.run_profile import RunProfile
 from qaeval_core.profile.slices import Slices
@@ -55,3 +58,18 @@ def clustered(
     codes = np.repeat(np.arange(n_clusters), n_each)
     scores = rng.normal(size=n_clusters)[codes] + rng.normal(size=len(codes)) + shift
     return scores, hashes_of(codes, seed + 1)
+
+
+def paired_columns(
+    values: Mapping[str, tuple[np.ndarray, np.ndarray]],
+    ids: pa.ChunkedArray,
+    clusters: np.ndarray,
+    settings: AuditSettings,
+    *,
+    is_same: Mapping[str, np.ndarray] | None = None,
+) -> list[PairedColumn]:
+    """Compare the values of matched rows, all at once."""
+    counts = PairCounts(settings)
+    rows = np.arange(len(ids))
+    counts.add(Pairs(ids=ids, rows=rows, clusters=clusters, values=values, is_same=is_same or {}))
+    return counts.columns()

@@ -8,28 +8,15 @@ same input scored by the same signature has the same values.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import partial
-
-import numpy as np
-import pyarrow as pa
-from numpy.typing import NDArray
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 from qaeval_core.audit.compare import Alert
 from qaeval_core.audit.settings import AuditSettings
-from qaeval_core.profile.column_profile import N_SUM_BUCKETS, FloatArray
-from qaeval_core.stats.bootstrap import LEVEL, Comparison
-from qaeval_core.stats.paired_rows import PARITY, Change, Changes, MatchedRows, largest_changes
-from qaeval_core.stats.paired_tests import PairedTests
+from qaeval_core.stats.paired_rows import Change
 
 MIN_SHARE = 0.5
 _MAX_NAMED = 3
-
-
-def are_enough(matched: MatchedRows) -> bool:
-    """Return whether runs can be compared in pairs."""
-    return matched.share >= MIN_SHARE
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,98 +69,6 @@ class PairedColumn:
     n_same: int = 0
     not_reproduced: tuple[Change, ...] = ()
     p_adjusted: float = math.nan
-
-
-def pair_columns(
-    values: Mapping[str, tuple[FloatArray, FloatArray]],
-    ids: pa.ChunkedArray,
-    clusters: NDArray[np.uint64],
-    settings: AuditSettings,
-    *,
-    is_same: Mapping[str, NDArray[np.bool_]] | None = None,
-) -> list[PairedColumn]:
-    """Compare the values of matched rows.
-
-    Parameters
-    ----------
-    values : mapping of column to pair of float ndarray of shape (n_pairs,)
-        Of the reference and of the current run; NaN where undefined.
-    ids : pyarrow.ChunkedArray of shape (n_pairs,)
-    clusters : uint64 ndarray of shape (n_pairs,)
-        Hashes.
-    settings : AuditSettings
-    is_same : mapping of column to bool ndarray of shape (n_pairs,), optional
-        Rows whose input and signature are the same in both.
-    """
-    occupied, places = np.unique(clusters % np.uint64(N_SUM_BUCKETS), return_inverse=True)
-    level = max(LEVEL, 1 - settings.alpha)
-    new = partial(PairedTests, n_resamples=settings.n_draws, seed=settings.seed, level=level)
-    tests, found = new(), []
-    for name, (before, now) in values.items():
-        changes = Changes.of(before, now)
-        is_measured = np.isfinite(before) & np.isfinite(now) & np.isfinite(changes.size)
-        summed = partial(np.bincount, places[is_measured], minlength=len(occupied))
-        # Of the rows that have a difference: clusters of other rows tell nothing of it.
-        is_few = len(np.unique(clusters[is_measured])) < settings.min_clusters
-        apart, n = summed(changes.size[is_measured])[None], summed()
-        # What has no verdict has no part in the correction.
-        (test,) = (new() if is_few else tests).add(apart, n)
-        effect = _effect(test.difference, before[is_measured])
-        same = (is_same or {}).get(name, np.zeros(len(ids), dtype=bool))
-        own = _pair(
-            name, before, now, changes, ids=ids, same=same, test=test, effect=effect, is_few=is_few
-        )
-        found.append(own)
-    p_values = iter(tests.corrected())
-    return [own if own.is_few else replace(own, p_adjusted=next(p_values)) for own in found]
-
-
-def _pair(
-    name: str,
-    before: FloatArray,
-    now: FloatArray,
-    changes: Changes,
-    *,
-    ids: pa.ChunkedArray,
-    same: NDArray[np.bool_],
-    test: Comparison,
-    effect: float,
-    is_few: bool,
-) -> PairedColumn:
-    there = [~np.isnan(own) for own in (before, now)]
-    change, is_changed = changes.size, changes.is_changed
-    n_both = int((there[0] & there[1]).sum())
-    is_other = same & (is_changed | (there[0] != there[1]))
-    is_alike = math.isnan(test.interval.low)
-    return PairedColumn(
-        column=name,
-        n_pairs=len(before),
-        n_both=n_both,
-        difference=test.difference,
-        low=test.difference if is_alike else test.interval.low,
-        high=test.difference if is_alike else test.interval.high,
-        p=test.p_value,
-        effect=effect,
-        share_up=float((is_changed & (change > 0)).sum()) / max(n_both, 1),
-        share_down=float((is_changed & (change < 0)).sum()) / max(n_both, 1),
-        n_appeared=int((~there[0] & there[1]).sum()),
-        n_vanished=int((there[0] & ~there[1]).sum()),
-        largest=largest_changes(is_changed, ids, before, now),
-        n_not_reproduced=int(is_other.sum()),
-        is_few=is_few,
-        n_same=int(same.sum()),
-        not_reproduced=largest_changes(is_other, ids, before, now),
-    )
-
-
-def _effect(difference: float, before: FloatArray) -> float:
-    """Return a mean difference in standard deviations; of one value alone, its direction."""
-    with np.errstate(invalid="ignore", over="ignore"):
-        spread = float(before.std()) if len(before) else 0.0
-        is_one_value = spread <= PARITY * PARITY * float(np.abs(before).max(initial=1.0))
-    if not is_one_value:
-        return difference / spread
-    return float(np.sign(difference)) if not abs(difference) <= PARITY else 0.0
 
 
 def with_pairs(

@@ -24,6 +24,7 @@ from qaeval_core.audit.unusual_runs import RunMeans, run_means
 from qaeval_core.errors import ConfigError, RunError, UnreadableFileError, nearest
 from qaeval_core.profile.column_profile import Profile
 from qaeval_core.profile.run_profile import RunProfile
+from qaeval_core.running.progress import Tell, no_progress
 from qaeval_core.running.range_executor import RETRY_S, RangeExecutor
 from qaeval_core.storage.base import Tag
 from qaeval_core.storage.path import AnyPath, StoragePath, as_path
@@ -104,8 +105,14 @@ class Audit:
     retry_s: float
     pinned: Tag | None = None
 
-    def finish(self, executor: RangeExecutor) -> AuditOutcome:
+    def finish(self, executor: RangeExecutor, *, tell: Tell = no_progress) -> AuditOutcome:
         """Count the rows, keep the profile, compare.
+
+        Parameters
+        ----------
+        executor : RangeExecutor
+        tell : callable, optional
+            Gets a label, the rows done and all rows, of what is done here.
 
         Raises
         ------
@@ -133,7 +140,7 @@ class Audit:
             return first
         found = self._compared(first, before, profile)
         if like is not None:
-            found = self._in_pairs(found, like, executor)
+            found = self._in_pairs(found, like, executor, tell)
         self._mark(is_alarmed=found.status == "alert")
         return found
 
@@ -180,13 +187,15 @@ class Audit:
             notes=(*first.notes, *unread),
         )
 
-    def _in_pairs(self, found: AuditOutcome, like: Source, executor: RangeExecutor) -> AuditOutcome:
+    def _in_pairs(
+        self, found: AuditOutcome, like: Source, executor: RangeExecutor, tell: Tell
+    ) -> AuditOutcome:
         sides = (
             Side(_complete(like.corpus.out), like),
             Side(_complete(self.out), self.source, self.request.inputs),
         )
         settings = self.request.settings
-        shared = pair_runs(*sides, settings, executor, retry_s=self.retry_s)
+        shared = pair_runs(*sides, settings, executor, tell=tell, retry_s=self.retry_s)
         alerts = with_pairs(found.result.alerts, shared.columns, settings)
         result = replace(found.result, alerts=alerts)
         return replace(
@@ -386,6 +395,7 @@ def run_audit(
     executor: RangeExecutor,
     *,
     history: AnyPath,
+    tell: Tell = no_progress,
     retry_s: float = RETRY_S,
 ) -> AuditOutcome:
     """Return what an audit finds; ``incomplete`` where the run or its reference is not there.
@@ -397,7 +407,9 @@ def run_audit(
     """
     try:
         probe(as_path(history), Outages(retry_s=retry_s), option="--history")
-        return prepare_audit(out, request, history=history, retry_s=retry_s).finish(executor)
+        return prepare_audit(out, request, history=history, retry_s=retry_s).finish(
+            executor, tell=tell
+        )
     except RunError as error:
         return AuditOutcome(status="incomplete", out=as_path(out), request=request, why=str(error))
 

@@ -12,7 +12,8 @@ import pyarrow as pa
 
 from qaeval_core.audit.audited_columns import RowColumns, scored_rows, watched_columns
 from qaeval_core.audit.compare import Alert, compare
-from qaeval_core.audit.paired import PairedColumn, are_enough, pair_columns, with_pairs
+from qaeval_core.audit.pair_counts import PairCounts, Pairs
+from qaeval_core.audit.paired import MIN_SHARE, PairedColumn, with_pairs
 from qaeval_core.audit.settings import AuditSettings
 from qaeval_core.errors import ConfigError, SchemaError, nearest
 from qaeval_core.profile.cells import choose_cells
@@ -197,7 +198,7 @@ def _paired(
     tables = [table.filter(pa.array(scored_rows(table))) for table in tables]
     ids = [text_hashes.text_column(table[name]).cast(pa.large_string()) for table in tables]
     matched = match_rows(ids)
-    if not are_enough(matched):
+    if matched.share < MIN_SHARE:
         return []
     before, now = (table.take(rows) for table, rows in zip(tables, matched.rows, strict=True))
     values = [own.values(table) for own, table in zip(columns, (before, now), strict=True)]
@@ -207,4 +208,13 @@ def _paired(
         if name in values[0]
         and columns[0].watch[name].signature == columns[1].watch[name].signature
     }
-    return pair_columns(shared, ids[1].take(matched.rows[1]), columns[1].clusters(now), settings)
+    counts = PairCounts(settings)
+    counts.add(
+        Pairs(
+            ids=ids[1].take(matched.rows[1]),
+            rows=matched.rows[1],
+            clusters=columns[1].clusters(now),
+            values=shared,
+        )
+    )
+    return counts.columns()

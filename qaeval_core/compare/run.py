@@ -11,10 +11,12 @@ from qaeval_core.compare.counts import MAX_GROUPS, UnitCounts
 from qaeval_core.compare.request import ALPHA, CompareRequest
 from qaeval_core.compare.result import MetricResult, metric_results
 from qaeval_core.compare.sides import ComparedSides, open_sides, texts_of
-from qaeval_core.compare.units import ROWS_PER_PART, RowParts, Tell, read_parts
+from qaeval_core.compare.units import SystemRows, read_systems
 from qaeval_core.errors import ConfigError, SchemaError
 from qaeval_core.profile.run_profile import N_EXACT
+from qaeval_core.running.progress import Tell, no_progress
 from qaeval_core.schema import ROLES
+from qaeval_core.tables.row_parts import ROWS_PER_PART
 
 # By the number of a system, and the number of a row in its corpus.
 TextsOfRows = Mapping[tuple[int, int], Mapping[str, object]]
@@ -59,7 +61,7 @@ class SystemComparison:
 def compare_systems(
     request: CompareRequest,
     *,
-    tell: Tell = lambda label, n_done, n_total: None,
+    tell: Tell = no_progress,
     rows_per_part: int = ROWS_PER_PART,
 ) -> SystemComparison:
     """Compare systems by the rows that all of them have.
@@ -84,14 +86,14 @@ def compare_systems(
         count = partial(
             _counted, request, sides=sides, stack=stack, tell=tell, rows_per_part=rows_per_part
         )
-        parts, counts = count(request.on)
+        rows, counts = count(request.on)
         if request.cluster is None and sides.cluster == "question" and counts.n_other_clusters:
             # Each system asked its own: what it asked is nothing that rows share.
             sides = replace(sides, cluster="", cluster_columns=())
-            parts, counts = count(request.on, sides=sides)
+            rows, counts = count(request.on, sides=sides)
         if not counts.n_units and request.on is None and len(set(sides.cluster_columns)) == 1:
             (column,) = set(sides.cluster_columns)
-            parts, counts = count(column)
+            rows, counts = count(column)
             notes.append(
                 f"no id is in all systems, so rows are paired by {sides.cluster}: the mean of each "
                 "counts once"
@@ -99,30 +101,30 @@ def compare_systems(
     if not counts.n_units:
         raise SchemaError(
             f"the systems share no row: no value of {request.on or 'id'!r} is in all of "
-            f"{', '.join(parts.systems)}. --on COLUMN names what rows have in common [QA0317]"
+            f"{', '.join(rows.systems)}. --on COLUMN names what rows have in common [QA0317]"
         )
     found = metric_results(
-        request, parts.systems, sides.metrics, counts, signatures=sides.signatures
+        request, rows.systems, sides.metrics, counts, signatures=sides.signatures
     )
-    unit = "rows" if parts.on is None else f"values of {parts.on}"
-    if parts.on is not None and not all(side.may_show for side in sides.sides):
+    unit = "rows" if rows.on is None else f"values of {rows.on}"
+    if rows.on is not None and not all(side.may_show for side in sides.sides):
         found = [own.without_keys() for own in found]
     clusters = _clusters(sides, counts, unit)
-    notes += _count_notes(parts, counts, sides.cluster)
+    notes += _count_notes(rows, counts, sides.cluster)
     return SystemComparison(
         request=request,
-        systems=parts.systems,
+        systems=rows.systems,
         metrics=found,
         n_units=counts.n_units,
-        n_rows=dict(zip(parts.systems, counts.n_rows.tolist(), strict=True)),
+        n_rows=dict(zip(rows.systems, counts.n_rows.tolist(), strict=True)),
         n_left_out=dict(
-            zip(parts.systems, (counts.n_rows - counts.n_matched).tolist(), strict=True)
+            zip(rows.systems, (counts.n_rows - counts.n_matched).tolist(), strict=True)
         ),
         unit=unit,
-        on=parts.on or "id",
+        on=rows.on or "id",
         clusters=clusters,
-        sentence=_sentence(request, len(found), len(parts.systems), clusters, unit),
-        texts=_far_texts(sides, parts, found),
+        sentence=_sentence(request, len(found), len(rows.systems), clusters, unit),
+        texts=_far_texts(sides, rows, found),
         notes=notes,
     )
 
@@ -135,8 +137,8 @@ def _counted(
     stack: ExitStack,
     tell: Tell,
     rows_per_part: int,
-) -> tuple[RowParts, UnitCounts]:
-    parts = read_parts(
+) -> tuple[SystemRows, UnitCounts]:
+    rows = read_systems(
         sides,
         stack,
         system=request.system,
@@ -145,29 +147,29 @@ def _counted(
         tell=tell,
         rows_per_part=rows_per_part,
     )
-    if len(parts.systems) < 2:
+    if len(rows.systems) < 2:
         raise ConfigError(
-            f"--system {request.system}: it names {len(parts.systems)} system, and a comparison "
+            f"--system {request.system}: it names {len(rows.systems)} system, and a comparison "
             "needs two [QA0103]"
         )
     ranges = [(column.low, column.high) for column in sides.metrics.values()]
-    counts = UnitCounts(ranges, len(parts.systems))
-    for units in parts.units():
+    counts = UnitCounts(ranges, len(rows.systems))
+    for units in rows.units():
         counts.add(units)
-    return parts, counts
+    return rows, counts
 
 
-def _count_notes(parts: RowParts, counts: UnitCounts, cluster: str) -> Iterator[str]:
+def _count_notes(rows: SystemRows, counts: UnitCounts, cluster: str) -> Iterator[str]:
     """Yield what people should know of the rows that were counted."""
     for system, n_repeated, n_unnamed in zip(
-        parts.systems, counts.n_repeated.tolist(), counts.n_unnamed.tolist(), strict=True
+        rows.systems, counts.n_repeated.tolist(), counts.n_unnamed.tolist(), strict=True
     ):
         if n_repeated:
             yield f"{system}: left out for ids that are there twice: {n_repeated:,}"
         if n_unnamed:
             yield f"{system}: left out without an id: {n_unnamed:,}"
-    if parts.n_nameless:
-        yield f"left out without the name of a system: {parts.n_nameless:,}"
+    if rows.n_nameless:
+        yield f"left out without the name of a system: {rows.n_nameless:,}"
     if counts.n_other_clusters:
         yield (
             f"rows whose {cluster} is another one in another system: "
@@ -203,13 +205,13 @@ def _sentence(
 
 
 def _far_texts(
-    sides: ComparedSides, parts: RowParts, metrics: Sequence[MetricResult]
+    sides: ComparedSides, rows: SystemRows, metrics: Sequence[MetricResult]
 ) -> dict[tuple[int, int], Mapping[str, object]]:
     """Return the texts of the rows of units that differ most, by system and row."""
     found: dict[tuple[int, int], Mapping[str, object]] = {}
-    for i in range(len(parts.systems)):
+    for i in range(len(rows.systems)):
         side = sides.sides[i if len(sides.sides) > 1 else 0]
-        rows = sorted({unit.rows[i] for own in metrics for unit in own.far})
-        if side.texts and rows:
-            found |= {(i, row): own for row, own in texts_of(side, rows).items()}
+        far = sorted({unit.rows[i] for own in metrics for unit in own.far})
+        if side.texts and far:
+            found |= {(i, row): own for row, own in texts_of(side, far).items()}
     return found

@@ -1,18 +1,11 @@
-"""Units: the rows that every system has, a part of them at a time.
-
-Rows are put into parts by a hash of what says that they belong together: their ids, or a column.
-A part has all rows of some ids, so it is matched alone. Parts lie on disk where the rows are many:
-memory does not grow with them.
-"""
+"""Units: the rows that every system has, a part of them at a time, cut by ids or by a column."""
 
 from __future__ import annotations
 
-import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -21,17 +14,18 @@ from numpy.typing import NDArray
 
 from qaeval_core.compare.sides import ComparedSides
 from qaeval_core.errors import ConfigError
+from qaeval_core.running.progress import Tell
 from qaeval_core.running.range_executor import RETRY_S
 from qaeval_core.stats.paired_rows import match_rows
 from qaeval_core.storage.retry import Outages
 from qaeval_core.tables.corpus import Corpus, RangeTask
 from qaeval_core.tables.range_reader import RangeReader, RangeRows
+from qaeval_core.tables.row_parts import ROWS_PER_PART, RowParts
 from qaeval_core.text.column_hashes import column_hashes, decoded, text_column
 
 FloatArray = NDArray[np.float64]
-Tell = Callable[[str, int, int], None]
-ROWS_PER_PART = 1 << 20
 MAX_SYSTEMS = 64
+_NAME = "rows"
 _KEY, _CLUSTER, _SYSTEM, _ROW, _N = "\x01key", "\x01cluster", "\x01system", "\x01row", "\x01n"
 
 
@@ -69,8 +63,8 @@ class SharedUnits:
 
 
 @dataclass(slots=True)
-class RowParts:
-    """The rows of all systems in parts.
+class SystemRows:
+    """The rows of all systems, in parts.
 
     Attributes
     ----------
@@ -82,11 +76,9 @@ class RowParts:
     sides: ComparedSides
     by: Sequence[str]
     on: str | None
-    n_parts: int
-    folder: Path | None
+    parts: RowParts
     systems: list[str] = field(default_factory=list)
     n_nameless: int = 0
-    held: list[pa.RecordBatch] = field(default_factory=list)
 
     def codes(self, names: pa.ChunkedArray) -> NDArray[np.int16]:
         """Return the number of each row's system, -1 without a name; new ones are added.
@@ -112,13 +104,9 @@ class RowParts:
 
     def units(self) -> Iterator[SharedUnits]:
         """Yield what every system has, part by part."""
-        for number in range(self.n_parts):
-            if self.folder is None and not self.held:
-                return
-            if self.folder is None:
-                yield self._matched(pl.DataFrame(pa.Table.from_batches(self.held)))
-            elif (path := self.folder / f"{number}.arrow").is_file():
-                yield self._matched(pl.read_ipc_stream(path))
+        for number in range(self.parts.n_parts):
+            if (table := self.parts.read(_NAME, number)) is not None:
+                yield self._matched(pl.DataFrame(table))
 
     def _matched(self, table: pl.DataFrame) -> SharedUnits:
         names = list(self.sides.metrics)
@@ -160,7 +148,7 @@ def _averaged(frame: pl.DataFrame, metrics: Sequence[str]) -> pl.DataFrame:
     )
 
 
-def read_parts(
+def read_systems(
     sides: ComparedSides,
     stack: ExitStack,
     *,
@@ -169,8 +157,8 @@ def read_parts(
     by: Sequence[str],
     tell: Tell,
     rows_per_part: int = ROWS_PER_PART,
-) -> RowParts:
-    """Read the scores of all systems, and put them into parts.
+) -> SystemRows:
+    """Read the scores of all systems into parts.
 
     Parameters
     ----------
@@ -189,16 +177,12 @@ def read_parts(
         If rows cannot be read.
     """
     n_all = sum(side.corpus.n_rows for side in sides.sides)
-    n_parts = max(-(-n_all // rows_per_part), 1)
-    folder = None
-    if n_parts > 1:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="qaeval-compare-")))
-    parts = RowParts(sides, by, on, n_parts, folder)
+    found = SystemRows(sides, by, on, RowParts(n_all, stack, rows_per_part=rows_per_part))
     if system is None:
-        parts.systems = [side.name for side in sides.sides]
+        found.systems = [side.name for side in sides.sides]
     n_done = 0
     tell("compare", 0, n_all)
-    with _Writers(parts) as writers:
+    with found.parts.writing(_NAME) as put:
         for i, side in enumerate(sides.sides):
             cluster = sides.cluster_columns[i] if sides.cluster_columns else None
             wanted = [*sides.metrics, *by, *filter(None, (system, on, cluster))]
@@ -206,10 +190,10 @@ def read_parts(
                 for rows in _batches(task, side.corpus, wanted, cluster):
                     first = task.file.start + rows.rows.start
                     columns = {"system": system, "on": on, "cluster": cluster}
-                    writers.add(_prepared(rows, i, first, parts, **columns))
+                    put(_prepared(rows, i, first, found, **columns), _KEY)
                 n_done += task.rows.n_rows
                 tell("compare", n_done, n_all)
-    return parts
+    return found
 
 
 def _batches(
@@ -233,7 +217,7 @@ def _prepared(
     own: RangeRows,
     side: int,
     first_row: int,
-    parts: RowParts,
+    given: SystemRows,
     *,
     system: str | None,
     on: str | None,
@@ -249,47 +233,16 @@ def _prepared(
         clusters = np.where(is_there, hashes, of_keys)  # A row without a context is alone.
     codes = np.full(table.num_rows, side, np.int16)
     if system is not None:
-        codes = parts.codes(text_column(table[system]).cast(pa.string()))
+        codes = given.codes(text_column(table[system]).cast(pa.string()))
     columns: dict[str, Any] = {
         _KEY: keys,
         _CLUSTER: clusters,
         _SYSTEM: codes,
         _ROW: first_row + np.arange(table.num_rows),
     }
-    columns |= {name: text_column(table[name]).cast(pa.large_string()) for name in parts.by}
-    for name in parts.sides.metrics:
+    columns |= {name: text_column(table[name]).cast(pa.large_string()) for name in given.by}
+    for name in given.sides.metrics:
         values = pl.Series(pl.from_arrow(decoded(table[name])))
         columns[name] = values.cast(pl.Float64).fill_null(float("nan")).to_numpy()
     found = pa.table(columns)
     return found if system is None else found.filter(pa.array(codes >= 0))
-
-
-class _Writers:
-    """Files of parts that are being written; where there is one part it is held."""
-
-    def __init__(self, parts: RowParts) -> None:
-        self._parts = parts
-        self._open: dict[int, pa.RecordBatchStreamWriter] = {}
-        self._stack = ExitStack()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stack.close()
-
-    def add(self, table: pa.Table) -> None:
-        """Add rows to their parts."""
-        if self._parts.folder is None:
-            self._parts.held.extend(table.to_batches())
-            return
-        hashes, _ = column_hashes(table[_KEY])
-        numbers = hashes % np.uint64(self._parts.n_parts)
-        for number in np.unique(numbers).tolist():
-            chosen = table.filter(pa.array(numbers == number)).combine_chunks()
-            if number not in self._open:
-                path = self._parts.folder / f"{number}.arrow"
-                sink = self._stack.enter_context(pa.OSFile(str(path), "wb"))
-                writer = pa.ipc.new_stream(sink, table.schema)
-                self._open[number] = self._stack.enter_context(writer)
-            self._open[number].write_table(chosen)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import threading
 import time
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import Self, TextIO
@@ -13,6 +14,13 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
 from qaeval_core.terminal import duration, is_silent, say, visible
+
+# Gets a label, the rows done and all rows.
+Tell = Callable[[str, int, int], None]
+
+
+def no_progress(label: str, n_done: int, n_total: int) -> None:
+    """Show nothing."""
 
 
 @dataclass(frozen=True, slots=True)

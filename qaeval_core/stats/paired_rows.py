@@ -111,16 +111,3 @@ class Changes:
             size = np.where(is_equal, 0.0, now - before)
             reach = PARITY * np.maximum(1.0, np.minimum(np.abs(before), np.abs(now)))
         return cls(size, ~is_equal & ((np.abs(size) > reach) | np.isinf(size)))
-
-
-def largest_changes(
-    chosen: NDArray[np.bool_], ids: pa.ChunkedArray, before: FloatArray, now: FloatArray
-) -> tuple[Change, ...]:
-    """Return the 20 largest changes of the chosen rows; those of undefined values come first."""
-    rows = np.flatnonzero(chosen)
-    with np.errstate(invalid="ignore", over="ignore"):
-        sizes = np.nan_to_num(np.abs(now[rows] - before[rows]), nan=np.inf)
-    order = rows[np.argsort(-sizes, kind="stable")[:MAX_CHANGES]]
-    return tuple(
-        Change(str(ids[row]), float(before[row]), float(now[row])) for row in order.tolist()
-    )

@@ -9,10 +9,10 @@ import polars as pl
 import pyarrow as pa
 import pytest
 
-from audit_runs import hashes_of
+from audit_runs import hashes_of, paired_columns
 from qaeval_core import audit_tables
 from qaeval_core.audit.compare import Alert
-from qaeval_core.audit.paired import are_enough, pair_columns, with_pairs
+from qaeval_core.audit.paired import MIN_SHARE, with_pairs
 from qaeval_core.audit.settings import AuditSettings
 from qaeval_core.errors import ConfigError, SchemaError
 from qaeval_core.schema import COLUMNS_METADATA
@@ -129,7 +129,7 @@ def test_paired_intervals_hold_the_truth() -> None:
         rng = np.random.default_rng(seed)
         change = rng.normal(size=60)[codes] + rng.normal(size=300)
         before = rng.normal(size=300)
-        (own,) = pair_columns(
+        (own,) = paired_columns(
             {"x": (before, before + change)},
             ids,
             hashes_of(codes, seed),
@@ -145,7 +145,7 @@ def test_values_that_nothing_explains_are_not_reproducible() -> None:
     now = np.array([1.0, 1.0 + 5e-6, 1.0, 1.1, np.inf, 1.1])
     same = np.array([True] * 5 + [False])
     settings = AuditSettings(n_draws=99)
-    (own,) = pair_columns(
+    (own,) = paired_columns(
         {"x": (before, now)}, ids, hashes_of(np.arange(6)), settings, is_same={"x": same}
     )
     assert (own.n_not_reproduced, own.n_same) == (2, 5)
@@ -156,7 +156,7 @@ def test_values_that_nothing_explains_are_not_reproducible() -> None:
     assert alert.kind == "not_reproducible"
     assert alert.text.startswith("2 of 5 values of x differ")
     assert "2 was undefined and is 1; 3 was 1 and is 1.1" in alert.text
-    (own,) = pair_columns({"x": (before, now)}, ids, hashes_of(np.arange(6)), settings)
+    (own,) = paired_columns({"x": (before, now)}, ids, hashes_of(np.arange(6)), settings)
     assert with_pairs([], [own], settings) == []
 
 
@@ -175,7 +175,7 @@ def test_values_that_nothing_explains_are_not_reproducible() -> None:
 def test_how_far_apart_the_same_values_may_be(before: float, now: float, n_other: int) -> None:
     ids = pa.chunked_array([["a", "b"]])
     values = (np.array([before, 0.5]), np.array([now, 0.5]))
-    (own,) = pair_columns(
+    (own,) = paired_columns(
         {"x": values},
         ids,
         hashes_of(np.arange(2)),
@@ -190,7 +190,7 @@ def test_last_digits_of_one_value_have_no_effect() -> None:
     before = np.full(1000, 0.1)
     ids = pa.chunked_array([[str(i) for i in range(1000)]])
     for shift, effect in ((1e-9, 0.0), (0.01, 1.0), (-0.01, -1.0)):
-        (own,) = pair_columns(
+        (own,) = paired_columns(
             {"x": (before, before + shift)}, ids, hashes_of(np.arange(1000)), AuditSettings()
         )
         assert own.effect == effect
@@ -204,7 +204,7 @@ def test_values_of_few_clusters_have_no_verdict_in_pairs() -> None:
     before = np.where(codes < 8, rng.random(2000), np.nan)
     ids = pa.chunked_array([[str(i) for i in range(2000)]])
     values = {"x": (before, before + 0.1)}
-    (own,) = pair_columns(values, ids, hashes_of(codes), AuditSettings())
+    (own,) = paired_columns(values, ids, hashes_of(codes), AuditSettings())
     assert own.is_few and np.isnan(own.p_adjusted)
     assert with_pairs([], [own], AuditSettings()) == []
 
@@ -234,7 +234,7 @@ def test_an_id_that_stands_there_twice_pairs_nothing() -> None:
     assert found.n_repeated == (2, 0)
     assert found.share == 0.25
     empty = pa.chunked_array([pa.array([], pa.string())])
-    assert not are_enough(match_rows([empty, empty]))
+    assert match_rows([empty, empty]).share < MIN_SHARE
 
 
 @pytest.mark.parametrize("n_rows", [0, 1])
@@ -271,7 +271,7 @@ def test_pairs_of_many_columns_can_be_told_apart() -> None:
     now[:3] += 0.3
     values = {f"score{i}": (before[i], now[i]) for i in range(40)}
     ids = pa.chunked_array([pa.array(map(str, range(1000)))])
-    found = pair_columns(values, ids, clusters, AuditSettings(tolerances={"mean": 0.0}))
+    found = paired_columns(values, ids, clusters, AuditSettings(tolerances={"mean": 0.0}))
     assert all(own.p <= own.p_adjusted for own in found)
     alerts = with_pairs([], found, AuditSettings(tolerances={"mean": 0.0}))
     assert [alert.column for alert in alerts] == ["score0", "score1", "score2"]

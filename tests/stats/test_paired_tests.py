@@ -10,9 +10,9 @@ import pyarrow as pa
 import pytest
 from scipy import stats
 
-from audit_runs import hashes_of
+from audit_runs import hashes_of, paired_columns
 from qaeval_core import audit_tables
-from qaeval_core.audit.paired import PairedColumn, pair_columns
+from qaeval_core.audit.paired import PairedColumn
 from qaeval_core.audit.settings import AuditSettings
 from qaeval_core.compare.table import compare_tables
 from qaeval_core.stats.bootstrap import scaled_bootstrap
@@ -25,7 +25,7 @@ def audited(changes: np.ndarray, codes: np.ndarray, seed: int = 0) -> list[Paire
     """Compare columns with zeros, by changes of shape (n_columns, n_rows)."""
     ids = pa.chunked_array([[str(i) for i in range(len(codes))]])
     values = {str(i): (np.zeros(len(codes)), own) for i, own in enumerate(changes)}
-    return pair_columns(values, ids, hashes_of(codes, seed), AuditSettings(seed=seed))
+    return paired_columns(values, ids, hashes_of(codes, seed), AuditSettings(seed=seed))
 
 
 @pytest.mark.slow

@@ -73,7 +73,7 @@ def _run(
         with LabelProgress(_PROGRESS_S) as tell:
             executor = LocalRangeExecutor(tell, n_processes=available_cpus())
             with contextlib.closing(executor):
-                return run_audit(out, request, executor, history=history)
+                return run_audit(out, request, executor, history=history, tell=tell)
     cluster = ClusterSection(address=address)
     announce(cluster)
     # Imported here: Ray takes half a second that others need not pay.
@@ -82,4 +82,5 @@ def _run(
     from qaeval.on_ray.tasks import RayTasks
 
     with connected(cluster, job_metadata("audit", out)), LabelProgress(_PROGRESS_S) as tell:
-        return run_audit(out, request, RayTasks(tell, Nodes(options.say)), history=history)
+        tasks = RayTasks(tell, Nodes(options.say))
+        return run_audit(out, request, tasks, history=history, tell=tell)
