@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from qaeval_core.audit.audited_columns import RowColumns, scored_rows
 from qaeval_core.audit.count_profile import read_tables
-from qaeval_core.audit.pair_counts import PairCounts, Pairs
+from qaeval_core.audit.pair_counts import SharedCounts, SharedPairs
 from qaeval_core.audit.paired import MIN_SHARE, PairedColumn
 from qaeval_core.audit.settings import AuditSettings
 from qaeval_core.audit.source import ROW_ID, Source, instance_of
@@ -136,7 +136,7 @@ def pair_runs(
         own = partial(_clusters, rows=rows)
         put(_CLUSTERS, _only(current.source, rows), own, label="clusters")
         roles, notes = _put_inputs(sides, names, executor, put)
-        counts = PairCounts(settings)
+        counts = SharedCounts(settings)
         for number in range(parts.n_parts):
             tell("matched pairs", n_rows * number // parts.n_parts, n_rows)
             if (pairs := _pairs(parts, number, names, roles)) is not None:
@@ -242,7 +242,7 @@ def _match(parts: RowParts) -> float:
     n_rows, n_matched = np.zeros(2, np.int64), 0
     with parts.writing(_MATCHED) as put:
         for number in range(parts.n_parts):
-            before, now = (parts.read(name, number) for name in _SCORES)
+            before, now = (parts.take(name, number) for name in _SCORES)
             n_rows += [0 if table is None else table.num_rows for table in (before, now)]
             if before is None or now is None:
                 continue
@@ -261,9 +261,9 @@ def _match(parts: RowParts) -> float:
 
 def _pairs(
     parts: RowParts, number: int, names: Sequence[str], roles: Mapping[str, int]
-) -> Pairs | None:
+) -> SharedPairs | None:
     """Return the pairs of a part; None where it has none."""
-    matched = parts.read(_MATCHED, number)
+    matched = parts.take(_MATCHED, number)
     if matched is None:
         return None
     rows = [matched[name].to_numpy() for name in (_WAS_ROW, _ROW)]
@@ -274,7 +274,7 @@ def _pairs(
             _of_rows(parts, name, number, own) for name, own in zip(_INPUTS, rows, strict=True)
         )
     same = [was == own for was, own in zip(before, now, strict=True)]
-    return Pairs(
+    return SharedPairs(
         ids=matched[_ID],
         rows=rows[1],
         clusters=clusters,
@@ -288,7 +288,7 @@ def _pairs(
 
 def _of_rows(parts: RowParts, name: str, number: int, rows: NDArray[np.int64]) -> list[UInt64]:
     """Return the columns of some rows, by their numbers."""
-    table = parts.read(name, number)
+    table = parts.take(name, number)
     assert table is not None, f"{name} has no part of rows that were matched"
     numbers = table[_ROW].to_numpy()
     order = np.argsort(numbers, kind="stable")

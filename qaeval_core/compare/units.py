@@ -105,7 +105,7 @@ class SystemRows:
     def units(self) -> Iterator[SharedUnits]:
         """Yield what every system has, part by part."""
         for number in range(self.parts.n_parts):
-            if (table := self.parts.read(_NAME, number)) is not None:
+            if (table := self.parts.take(_NAME, number)) is not None:
                 yield self._matched(pl.DataFrame(table))
 
     def _matched(self, table: pl.DataFrame) -> SharedUnits:

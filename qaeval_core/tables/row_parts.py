@@ -18,6 +18,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from qaeval_core.errors import RunError
+from qaeval_core.storage import files
 from qaeval_core.text.column_hashes import text_column
 
 ROWS_PER_PART = 1 << 20
@@ -48,7 +49,7 @@ class RowParts:
     ...     with parts.writing("scores") as put:
     ...         for ids in (["a", "b"], ["b", "a"]):
     ...             put(pa.table({"id": ids}), "id")
-    ...     found = [parts.read("scores", number) for number in range(parts.n_parts)]
+    ...     found = [parts.take("scores", number) for number in range(parts.n_parts)]
     >>> [table["id"].to_pylist() for table in found if table is not None]
     [['a', 'b', 'b', 'a']]
     """
@@ -72,7 +73,7 @@ class RowParts:
         RunError
             If the disk is full.
         """
-        files: dict[int, pa.RecordBatchStreamWriter] = {}
+        writers: dict[int, pa.RecordBatchStreamWriter] = {}
         stack = ExitStack()
 
         def put(table: pa.Table, key: str) -> None:
@@ -81,12 +82,12 @@ class RowParts:
                 return
             for number, own in self._cut(table, key):
                 with self._disk():
-                    if number not in files:
+                    if number not in writers:
                         path = str(self._path(name, number))
                         sink = stack.enter_context(pa.OSFile(path, "wb"))
                         writer = pa.ipc.new_stream(sink, table.schema)
-                        files[number] = stack.enter_context(writer)
-                    files[number].write_table(own)
+                        writers[number] = stack.enter_context(writer)
+                    writers[number].write_table(own)
 
         try:
             yield put
@@ -111,15 +112,16 @@ class RowParts:
         found: list[int] = np.searchsorted(numbers, np.arange(self.n_parts + 1)).tolist()
         return found
 
-    def read(self, name: str, number: int) -> pa.Table | None:
-        """Return the rows of a part of a table; None where it has none."""
+    def take(self, name: str, number: int) -> pa.Table | None:
+        """Return the rows of a part of a table, which is kept no longer; None where it has none."""
         if self._folder is None:
-            held = self._held.get(name)
+            held = self._held.pop(name, None)
             return pa.Table.from_batches(held) if held else None
         path = self._path(name, number)
         if not path.is_file():
             return None
         with pa.memory_map(str(path)) as source, pa.ipc.open_stream(source) as reader:
+            files.delete(path)  # Its room is free again with the last column that somebody holds.
             return reader.read_all()
 
     def _path(self, name: str, number: int) -> Path:

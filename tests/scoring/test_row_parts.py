@@ -30,7 +30,7 @@ def test_rows_of_a_key_are_in_one_part_in_order(rows_per_part: int) -> None:
                     rows = np.arange(start, min(start + 700, 2000))
                     put(pa.table({"key": column.slice(start, 700), "row": rows}), "key")
         for number in range(parts.n_parts):
-            one, other = (parts.read(name, number) for name in ("texts", "coded"))
+            one, other = (parts.take(name, number) for name in ("texts", "coded"))
             assert (one is None) == (other is None)
             if one is None or other is None:
                 continue
