@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from qaeval_core.audit.pair_counts import SharedCounts, SharedPairs
+from qaeval_core.audit.pair_counts import MatchedCounts, MatchedPairs
 from qaeval_core.audit.paired import PairedColumn
 from qaeval_core.audit.settings import AuditSettings
 from qaeval_core.profile.cells import Cells, choose_cells
@@ -69,9 +69,9 @@ def paired_columns(
     is_same: Mapping[str, np.ndarray] | None = None,
 ) -> list[PairedColumn]:
     """Compare the values of matched rows, all at once."""
-    counts = SharedCounts(settings)
+    counts = MatchedCounts(settings)
     rows = np.arange(len(ids))
     counts.add(
-        SharedPairs(ids=ids, rows=rows, clusters=clusters, values=values, is_same=is_same or {})
+        MatchedPairs(ids=ids, rows=rows, clusters=clusters, values=values, is_same=is_same or {})
     )
     return counts.columns()

@@ -22,7 +22,7 @@ BoolArray = NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SharedPairs:
+class MatchedPairs:
     """Some rows that two runs share.
 
     Attributes
@@ -45,16 +45,16 @@ class SharedPairs:
     is_same: Mapping[str, BoolArray] = field(default_factory=dict)
 
 
-class SharedCounts:
+class MatchedCounts:
     """What the pairs of two runs say; of none at first.
 
     Examples
     --------
-    >>> counts = SharedCounts(AuditSettings(n_draws=99))
+    >>> counts = MatchedCounts(AuditSettings(n_draws=99))
     >>> for row, (before, now) in enumerate([(0.5, 0.75), (0.5, 0.5)]):
     ...     values = {"f1": (np.array([before]), np.array([now]))}
     ...     ids, own = pa.chunked_array([[f"q{row}"]]), np.array([row])
-    ...     pairs = SharedPairs(ids=ids, rows=own, clusters=own.astype(np.uint64), values=values)
+    ...     pairs = MatchedPairs(ids=ids, rows=own, clusters=own.astype(np.uint64), values=values)
     ...     counts.add(pairs)
     >>> [(own.n_pairs, own.difference, own.largest) for own in counts.columns()]
     [(2, 0.125, (Change(id='q0', reference=0.5, current=0.75),))]
@@ -65,7 +65,7 @@ class SharedCounts:
         self._columns: dict[str, _ColumnPairs] = {}
         self._is_occupied = np.zeros(N_SUM_BUCKETS, dtype=bool)
 
-    def add(self, pairs: SharedPairs) -> None:
+    def add(self, pairs: MatchedPairs) -> None:
         """Count pairs that no call before had."""
         buckets = (pairs.clusters % np.uint64(N_SUM_BUCKETS)).astype(np.intp)
         self._is_occupied[buckets] = True
@@ -117,7 +117,7 @@ class _ColumnPairs:
         """Whether the rows with a difference are of too few clusters for a verdict."""
         return len(self._clusters) < self._min_clusters
 
-    def add(self, name: str, pairs: SharedPairs, buckets: NDArray[np.intp]) -> None:
+    def add(self, name: str, pairs: MatchedPairs, buckets: NDArray[np.intp]) -> None:
         """Count pairs."""
         before, now = pairs.values[name]
         changes = Changes.of(before, now)
@@ -212,7 +212,7 @@ class _Largest:
     def __init__(self) -> None:
         self._found: list[tuple[float, int, Change]] = []
 
-    def add(self, name: str, pairs: SharedPairs, chosen: BoolArray) -> None:
+    def add(self, name: str, pairs: MatchedPairs, chosen: BoolArray) -> None:
         """Add the chosen pairs."""
         before, now = pairs.values[name]
         at = np.flatnonzero(chosen)

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from qaeval_core.audit.audited_columns import RowColumns, scored_rows
 from qaeval_core.audit.count_profile import read_tables
-from qaeval_core.audit.pair_counts import SharedCounts, SharedPairs
+from qaeval_core.audit.pair_counts import MatchedCounts, MatchedPairs
 from qaeval_core.audit.paired import MIN_SHARE, PairedColumn
 from qaeval_core.audit.settings import AuditSettings
 from qaeval_core.audit.source import ROW_ID, Source, instance_of
@@ -136,7 +136,7 @@ def pair_runs(
         own = partial(_clusters, rows=rows)
         put(_CLUSTERS, _only(current.source, rows), own, label="clusters")
         roles, notes = _put_inputs(sides, names, executor, put)
-        counts = SharedCounts(settings)
+        counts = MatchedCounts(settings)
         for number in range(parts.n_parts):
             tell("matched pairs", n_rows * number // parts.n_parts, n_rows)
             if (pairs := _pairs(parts, number, names, roles)) is not None:
@@ -261,7 +261,7 @@ def _match(parts: RowParts) -> float:
 
 def _pairs(
     parts: RowParts, number: int, names: Sequence[str], roles: Mapping[str, int]
-) -> SharedPairs | None:
+) -> MatchedPairs | None:
     """Return the pairs of a part; None where it has none."""
     matched = parts.take(_MATCHED, number)
     if matched is None:
@@ -274,7 +274,7 @@ def _pairs(
             _of_rows(parts, name, number, own) for name, own in zip(_INPUTS, rows, strict=True)
         )
     same = [was == own for was, own in zip(before, now, strict=True)]
-    return SharedPairs(
+    return MatchedPairs(
         ids=matched[_ID],
         rows=rows[1],
         clusters=clusters,

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from qaeval_core.audit.audited_columns import RowColumns, scored_rows, watched_columns
 from qaeval_core.audit.compare import Alert, compare
-from qaeval_core.audit.pair_counts import SharedCounts, SharedPairs
+from qaeval_core.audit.pair_counts import MatchedCounts, MatchedPairs
 from qaeval_core.audit.paired import MIN_SHARE, PairedColumn, with_pairs
 from qaeval_core.audit.settings import AuditSettings
 from qaeval_core.errors import ConfigError, SchemaError, nearest
@@ -208,9 +208,9 @@ def _paired(
         if name in values[0]
         and columns[0].watch[name].signature == columns[1].watch[name].signature
     }
-    counts = SharedCounts(settings)
+    counts = MatchedCounts(settings)
     counts.add(
-        SharedPairs(
+        MatchedPairs(
             ids=ids[1].take(matched.rows[1]),
             rows=matched.rows[1],
             clusters=columns[1].clusters(now),
