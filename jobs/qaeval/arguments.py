@@ -223,7 +223,7 @@ LocalOrRayOption = Annotated[
     flag(
         "--local/--ray",
         group=CLUSTER,
-        text=f"Run in this process, or on Ray. Default: Ray above {MOST_LOCAL_ROWS:,} rows, or "
-        "where a cluster is named.",
+        text="Run by processes of this machine, or on Ray. Default: Ray where a cluster is named, "
+        f"and above {MOST_LOCAL_ROWS:,} rows for metrics with models.",
     ),
 ]

@@ -1,13 +1,13 @@
-"""Local executor: a job in one process, without Ray; the oracle of the cluster's path."""
+"""Local executor: a job on this machine, without Ray; the oracle of the cluster's path."""
 
 from __future__ import annotations
 
 import subprocess
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import Future, wait
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
@@ -16,6 +16,7 @@ from qaeval_core.configure import ClusterSection
 from qaeval_core.errors import DeviceError, QAEvalError, RunStoppedError, StoreLockedError
 from qaeval_core.families.chat.family import ChatFamilyPlan, ChatWork, is_chat
 from qaeval_core.families.contract import Engine, FamilyPlan, OnBatch, Prepared, Runner
+from qaeval_core.families.words.family import WordsFamilyPlan
 from qaeval_core.llm.asker import Asker
 from qaeval_core.llm.budget import Budget
 from qaeval_core.llm.governor import Governor
@@ -35,11 +36,12 @@ from qaeval_core.running.chat_asker import (
     open_asker,
 )
 from qaeval_core.running.passes import OnShard, load_frequencies
-from qaeval_core.running.piece_worker import PieceWorker, Supervisor, worker_store
+from qaeval_core.running.piece_worker import Done, PieceWorker, Supervisor, worker_store
 from qaeval_core.running.progress import LabelProgress, ProgressCounter, ProgressPrinter
 from qaeval_core.running.range_executor import LocalRangeExecutor, RangeExecutor
 from qaeval_core.running.stop_sign import StopSign
 from qaeval_core.running.visibility import Sight
+from qaeval_core.running.word_processes import WordPass, commit_piece, process_count
 from qaeval_core.store.row_ranges import RowRange
 from qaeval_core.store.store import Store
 
@@ -97,7 +99,7 @@ class LocalSupervisor:
 
 
 class LocalPieceExecutor:
-    """Runs pieces one after another with all CPUs, or on one GPU.
+    """Runs pieces one after another with all CPUs, or on one GPU; of words, several at a time.
 
     Parameters
     ----------
@@ -148,25 +150,72 @@ class LocalPieceExecutor:
         pieces: Sequence[Piece],
         on_shard: OnShard,
     ) -> None:
+        n_rows = sum(piece.n_rows for piece in pieces)
+        n_processes = 1
+        # A function of the user's need not be one that processes can be given.
+        if all(isinstance(family, WordsFamilyPlan) for family in families):
+            n_processes = process_count(n_rows, self._n_threads or available_cpus())
+        run = self._run_here if n_processes == 1 else partial(self._run_apart, n=n_processes)
         with ProgressPrinter(
             pass_title(families),
-            n_rows_total=sum(piece.n_rows for piece in pieces),
+            n_rows_total=n_rows,
             interval_s=job.config.scoring.progress_s,
         ) as printer:
             supervisor = LocalSupervisor(self.stop, printer)
-            store = worker_store(
-                job.store.out,
-                job.store.mark,
-                supervisor,
-                retry_s=job.config.scoring.retry_storage_s,
-                sample=job.sample,
-            )
             try:
-                with self._worker(replace(job, store=store), families, supervisor) as worker:
-                    for done in worker.run(pieces):
+                with closing(run(job, families, pieces, supervisor)) as found:
+                    for done in found:
                         on_shard(done)
             finally:
                 printer.update(supervisor.counter.snapshot(), is_last=True)
+
+    def _run_here(
+        self,
+        job: Job,
+        families: Sequence[FamilyPlan],
+        pieces: Sequence[Piece],
+        supervisor: LocalSupervisor,
+    ) -> Generator[Done]:
+        store = worker_store(
+            job.store.out,
+            job.store.mark,
+            supervisor,
+            retry_s=job.config.scoring.retry_storage_s,
+            sample=job.sample,
+        )
+        with self._worker(replace(job, store=store), families, supervisor) as worker:
+            yield from worker.run(pieces)
+
+    def _run_apart(
+        self,
+        job: Job,
+        families: Sequence[FamilyPlan],
+        pieces: Sequence[Piece],
+        supervisor: LocalSupervisor,
+        *,
+        n: int,
+    ) -> Generator[Done]:
+        """Yield what processes commit of a pass of words."""
+        given = WordPass(
+            plans=families,
+            models=job.config.models,
+            out=job.store.out,
+            mark=job.store.mark,
+            sample=job.sample,
+            retry_s=job.config.scoring.retry_storage_s,
+            others=job.commits.with_other_samples([family.key for family in families]),
+        )
+        executor = LocalRangeExecutor(n_processes=n, look=StopSign(self.stop).look)
+        sizes = [piece.n_rows for piece in pieces]
+        work = partial(commit_piece, given=given)
+        try:
+            results = executor.map(work, pieces, label="words", n_rows=sizes)
+            for committed, n_rows in zip(results, sizes, strict=True):
+                supervisor.report(n_rows, 0, 0)
+                yield from committed
+        finally:
+            executor.settle()
+            executor.close()
 
     @contextmanager
     def _worker(

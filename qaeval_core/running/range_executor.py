@@ -13,10 +13,12 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from multiprocessing import get_context
+from multiprocessing.synchronize import Event as ProcessEvent
 from types import ModuleType
 from typing import Any, Protocol, TypeVar
 
 from qaeval_core.errors import RunError
+from qaeval_core.running import stop_sign
 from qaeval_core.storage.path import StoragePath
 
 T = TypeVar("T")
@@ -66,6 +68,7 @@ class LocalRangeExecutor:
         self._look = look or (lambda: None)
         self._n_processes = n_processes
         self._pool: ProcessPoolExecutor | None = None
+        self._is_over: ProcessEvent | None = None
         self._waiting: deque[Future[Any]] = deque()
 
     def begin(self, folder: StoragePath | None, inputs: Sequence[str]) -> None:
@@ -94,13 +97,15 @@ class LocalRangeExecutor:
     def _map_apart(self, function: Callable[[T], R], items: Sequence[T]) -> Iterator[R]:
         if self._pool is None:
             # Not forked: threads of Arrow and polars would not be there.
+            context = get_context("spawn")
+            self._is_over = context.Event()
             self._pool = ProcessPoolExecutor(
                 self._n_processes,
-                mp_context=get_context("spawn"),
-                initializer=_end_with,
-                initargs=(os.getpid(),),
+                mp_context=context,
+                initializer=_begin,
+                initargs=(os.getpid(), self._is_over),
             )
-            with _hidden_main():
+            with _as_children_begin():
                 for _ in range(self._n_processes):
                     self._pool.submit(os.getpid)
         waiting = self._waiting = deque[Future[Any]]()
@@ -121,10 +126,13 @@ class LocalRangeExecutor:
             ) from None
 
     def settle(self) -> None:
-        """Give up what has not begun, and wait for the rest."""
+        """Give up what has not begun, tell the rest to stop, and wait for it."""
         for future in self._waiting:
             future.cancel()
-        wait(self._waiting)
+        if self._waiting and self._is_over is not None:
+            self._is_over.set()
+            wait(self._waiting)
+            self._is_over.clear()
         self._waiting = deque()
 
     def close(self) -> None:
@@ -135,22 +143,25 @@ class LocalRangeExecutor:
 
 
 @contextlib.contextmanager
-def _hidden_main() -> Iterator[None]:
-    """Let processes that start meanwhile not load this program's main module.
+def _as_children_begin() -> Iterator[None]:
+    """Let processes that start meanwhile not load this program's main module, nor hear Ctrl-C.
 
     What they are given lies in others; the command line would take each of them half a second.
+    Ctrl-C is the parent's to hear: one that comes while they load would end them with a traceback.
     """
     main = sys.modules["__main__"]
     sys.modules["__main__"] = ModuleType("__main__")
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
     try:
         yield
     finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
         sys.modules["__main__"] = main
 
 
-def _end_with(parent: int) -> None:
+def _begin(parent: int, is_over: ProcessEvent) -> None:
     """Let this process end soon after its parent does, however that dies, and by nothing else."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to hear.
+    stop_sign.hear(is_over)
 
     def watch() -> None:
         while os.getppid() == parent:

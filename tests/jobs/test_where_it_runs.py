@@ -15,7 +15,11 @@ from helpers import short_sample, wait_until, write_parquet
 from qaeval import arguments
 from qaeval.cli import app
 from qaeval.work import score as score_verb
+from qaeval_core.configure import load_config
+from qaeval_core.metrics.function import FunctionMetric
 from qaeval_core.running.progress import Counts, LabelProgress, ProgressPrinter
+
+SAS = ["--metrics", "sas"]
 
 
 @pytest.fixture
@@ -32,10 +36,12 @@ def ran(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 @pytest.mark.parametrize(
     ("n_rows", "words", "where"),
     [
-        (20, [], "here"),
-        (21, [], "ray"),
-        (21, ["--limit", "5"], "here"),
-        (21, ["--local"], "here"),
+        (20, SAS, "here"),
+        (21, SAS, "ray"),
+        (21, [*SAS, "--limit", "5"], "here"),
+        (21, [*SAS, "--local"], "here"),
+        (21, [], "here"),
+        (21, ["--ray"], "ray"),
         (20, ["--ray"], "ray"),
         (20, ["--address", "127.0.0.1:6379"], "ray"),
         (20, ["--set", "cluster.actors=2"], "ray"),
@@ -50,8 +56,27 @@ def test_the_size_decides_unless_told(
     shown = CliRunner().invoke(app, common)
     assert shown.exit_code == 0, shown.output
     assert ran == [where]
+    is_small = n_rows == 20 or "--limit" in words
+    place = "in this process" if is_small else "by processes of this machine"
     is_told = "--local" in words or where == "ray"
-    assert ("rows are scored in this process, without Ray" in shown.output) != is_told
+    assert (f"rows are scored {place}, without Ray" in shown.output) != is_told
+
+
+def n_words(candidate: str) -> float:
+    """Count words."""
+    return float(len(candidate.split()))
+
+
+def test_what_processes_here_cannot_do_goes_to_ray(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A wait for a bucket would not be told; a function need not be one that can be sent."""
+
+    def is_spread(out: str) -> bool:
+        own = {"metrics.f1.metric": "f1", "input.paths": ["rows.parquet"], "output.path": out}
+        return score_verb._is_spread_here(load_config(overrides=own))
+
+    assert is_spread("out") and is_spread("/data/out") and not is_spread("s3://bucket/out")
+    monkeypatch.setattr(score_verb, "metric_of", lambda _: FunctionMetric(n_words))
+    assert not is_spread("out")
 
 
 def test_an_address_in_the_environment_is_a_cluster(

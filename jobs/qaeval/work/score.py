@@ -26,6 +26,7 @@ from qaeval_core.errors import (
     UnknownMetricError,
 )
 from qaeval_core.metrics.catalog import metric_of
+from qaeval_core.metrics.function import FunctionMetric
 from qaeval_core.pages.printed import check_format
 from qaeval_core.planning.compile import check_chat, check_key_use
 from qaeval_core.planning.default_metrics import packages_of_out, with_default_metrics
@@ -191,10 +192,24 @@ def _with_package(error: UnknownMetricError, out: object) -> QAEvalError:
 def _is_local(config: RunConfig, inputs: Inputs) -> bool:
     """Return whether a run for which nothing is said is better off without Ray; say so."""
     n_rows = sum(count_rows(inputs.files, config.input.limit).values())
-    if n_rows > arguments.MOST_LOCAL_ROWS or is_named(config.cluster):
+    is_small = n_rows <= arguments.MOST_LOCAL_ROWS
+    if is_named(config.cluster) or not (is_small or _is_spread_here(config)):
         return False
-    options.say(f"note: {n_rows:,} rows are scored in this process, without Ray; --ray uses Ray")
+    where = "in this process" if is_small else "by processes of this machine"
+    options.say(f"note: {n_rows:,} rows are scored {where}, without Ray; --ray uses Ray")
     return True
+
+
+def _is_spread_here(config: RunConfig) -> bool:
+    """Return whether processes of this machine do all that a Ray of its own would do.
+
+    They count words. What waits for a bucket is told by Ray's workers alone.
+    """
+    metrics = [metric_of(settings) for settings in config.metrics.values()]
+    are_words = all(own.needs == ("words",) for own in metrics)
+    has_function = any(isinstance(own, FunctionMetric) for own in metrics)
+    is_disk = config.output.path is not None and as_path(config.output.path).local is not None
+    return are_words and is_disk and not has_function
 
 
 def show_plan(config: RunConfig, inputs: Inputs, order: Order) -> None:
