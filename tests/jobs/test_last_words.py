@@ -13,7 +13,12 @@ import pytest
 
 from helpers import REPOSITORY, wait_until
 
-_RUN = "import os, signal, sys, time\nfrom qaeval.last_words import hands_over, run\n"
+# Who starts these tests in the background may have let them ignore Ctrl-C.
+_RUN = (
+    "import os, signal, sys, time\n"
+    "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+    "from qaeval.last_words import hands_over, run\n"
+)
 _AGAIN = "; committed work is kept; run the same command again [QA0006]\n"
 
 
