@@ -154,7 +154,8 @@ class LocalPieceExecutor:
         n_processes = 1
         # A function of the user's need not be one that processes can be given.
         if all(isinstance(family, WordsFamilyPlan) for family in families):
-            n_processes = process_count(n_rows, self._n_threads or available_cpus())
+            n_cpus = self._n_threads or available_cpus()
+            n_processes = process_count(n_rows, min(n_cpus, len(pieces)))
         run = self._run_here if n_processes == 1 else partial(self._run_apart, n=n_processes)
         with ProgressPrinter(
             pass_title(families),

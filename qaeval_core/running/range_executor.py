@@ -162,6 +162,7 @@ def _as_children_begin() -> Iterator[None]:
 def _begin(parent: int, is_over: ProcessEvent) -> None:
     """Let this process end soon after its parent does, however that dies, and by nothing else."""
     stop_sign.hear(is_over)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Also of one that begins later.
 
     def watch() -> None:
         while os.getppid() == parent:
