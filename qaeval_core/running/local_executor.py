@@ -152,8 +152,10 @@ class LocalPieceExecutor:
     ) -> None:
         n_rows = sum(piece.n_rows for piece in pieces)
         n_processes = 1
-        # A function of the user's need not be one that processes can be given.
-        if all(isinstance(family, WordsFamilyPlan) for family in families):
+        # A function of the user's need not be one that processes can be given; and those do not
+        # say what they wait for, as stores in buckets make them.
+        are_words = all(isinstance(family, WordsFamilyPlan) for family in families)
+        if are_words and job.store.out.local is not None:
             n_cpus = self._n_threads or available_cpus()
             n_processes = process_count(n_rows, min(n_cpus, len(pieces)))
         run = self._run_here if n_processes == 1 else partial(self._run_apart, n=n_processes)
