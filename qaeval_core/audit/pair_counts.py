@@ -190,11 +190,13 @@ class _Spread:
         if not len(values):
             return
         with np.errstate(over="ignore", invalid="ignore"):
-            mean = values.mean()
-            squares = np.square(values - mean).sum()
-            n, apart = self.n + len(values), mean - self.mean
-            self.squares += float(squares + apart * apart * (self.n * len(values) / n))
-            self.mean = float(self.mean + apart * (len(values) / n)) if self.n else float(mean)
+            mean = float(values.mean())
+            self.squares += float(np.square(values - mean).sum())
+            n, apart = self.n + len(values), np.float64(mean) - self.mean
+            if self.n:  # Else huge values had a distance from no mean, and no spread that is known.
+                self.squares += float(apart * apart * (self.n * len(values) / n))
+                mean = float(self.mean + apart * (len(values) / n))
+            self.mean = mean
         self.n = n
         self.farthest = max(self.farthest, float(np.abs(values).max()))
 

@@ -12,6 +12,7 @@ import pytest
 from audit_runs import hashes_of, paired_columns
 from qaeval_core import audit_tables
 from qaeval_core.audit.compare import Alert
+from qaeval_core.audit.pair_counts import MatchedCounts, MatchedPairs
 from qaeval_core.audit.paired import MIN_SHARE, with_pairs
 from qaeval_core.audit.settings import AuditSettings
 from qaeval_core.errors import ConfigError, SchemaError
@@ -195,6 +196,30 @@ def test_last_digits_of_one_value_have_no_effect() -> None:
         )
         assert own.effect == effect
         assert bool(with_pairs([], [own], AuditSettings())) == bool(effect)
+
+
+@pytest.mark.parametrize("n_parts", [1, 2, 7])
+def test_effects_of_parts_are_those_of_all_rows(n_parts: int) -> None:
+    """Also of values whose squares are beyond all numbers, which have no spread by chance."""
+    some = np.random.default_rng(0).normal(3.0, 2.0, 700)
+    cases = [
+        (some, 0.5, 0.5 / some.std()),
+        (np.full(700, 0.1), 0.5, 1.0),
+        (np.full(700, 1e200), 0.0, 0.0),
+    ]
+    for before, change, effect in cases:
+        counts, now = MatchedCounts(AuditSettings()), before + change
+        for rows in np.array_split(np.arange(700), n_parts):
+            counts.add(
+                MatchedPairs(
+                    ids=pa.chunked_array([[str(row) for row in rows]]),
+                    rows=rows,
+                    clusters=hashes_of(np.arange(700))[rows],
+                    values={"x": (before[rows], now[rows])},
+                )
+            )
+        (own,) = counts.columns()
+        assert own.effect == pytest.approx(effect, rel=1e-12)
 
 
 def test_values_of_few_clusters_have_no_verdict_in_pairs() -> None:

@@ -195,8 +195,7 @@ def _is_local(config: RunConfig, inputs: Inputs) -> bool:
     is_small = n_rows <= arguments.MOST_LOCAL_ROWS
     if is_named(config.cluster) or not (is_small or _is_spread_here(config)):
         return False
-    where = "in this process" if is_small else "by processes of this machine"
-    options.say(f"note: {n_rows:,} rows are scored {where}, without Ray; --ray uses Ray")
+    options.say(f"note: {n_rows:,} rows are scored on this machine, without Ray; --ray uses Ray")
     return True
 
 
