@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
+from multiprocessing.synchronize import Event as ProcessEvent
 from pathlib import Path
 from typing import Any
 
@@ -73,10 +74,10 @@ def contents(out: Path) -> dict[str, Any]:
     return found
 
 
-def watched(after: int, then: Callable[[], object], *, stop: threading.Event | None = None) -> Any:
+def watched(after: int, then: Callable[[], object]) -> Any:
     """Return an executor of two processes that calls back after so many shards."""
     executor = Watched(after, then)
-    executor._n_threads, executor.stop = 2, stop or executor.stop
+    executor._n_threads = 2
     return executor
 
 
@@ -116,12 +117,39 @@ def test_any_number_of_processes_commits_the_same(
     assert not children()
 
 
-def test_a_stop_is_heard_within_a_shard_and_nothing_is_lost(source: Path, tmp_path: Path) -> None:
-    out, stop = tmp_path / "out", threading.Event()
+def test_a_stop_is_heard_within_a_shard_and_nothing_is_lost(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Processes stand still from a first commit until they are told, however fast they are."""
+    out, stop, told = tmp_path / "out", threading.Event(), threading.Event()
+    n_held: list[int] = []
+    tell = ProcessEvent.set
+    monkeypatch.setattr(ProcessEvent, "set", lambda own: (tell(own), told.set()))
+
+    def n_commits() -> int:
+        return len(list(out.glob("families/*/*.parquet")))
+
+    def hold() -> None:
+        wait_until(lambda: n_commits() > 0, timeout_s=300)
+        held = children()
+        try:
+            for child in held:
+                child.suspend()
+            n_held.append(n_commits())
+            stop.set()
+            told.wait(20)  # One that stands still while it looks is told once it goes on.
+        finally:
+            for child in held:
+                child.resume()
+
+    holder = threading.Thread(target=hold)
+    holder.start()
     with pytest.raises(RunStoppedError):
-        run(words(source, out), executor=watched(2, stop.set, stop=stop))
-    n_left = N_ROWS // 1_000 * len(METRICS) - len(list(out.glob("families/*/*.parquet")))
-    assert n_left > 20 and not children()
+        run(words(source, out), executor=LocalPieceExecutor(n_threads=2, stop=stop))
+    holder.join()
+    n_families_of_a_pass = 2
+    assert 0 < n_held[0] <= n_commits() <= n_held[0] + 2 * n_families_of_a_pass
+    assert not children()
     run(words(source, out))
     run(words(source, tmp_path / "alone"), executor=LocalPieceExecutor(n_threads=1))
     assert contents(out) == contents(tmp_path / "alone")
