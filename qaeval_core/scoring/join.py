@@ -64,12 +64,15 @@ class FilePart:
         rows that are missing there have no score, and the reason ``pending``.
     number : int or None
         Of the part; None where it is the file.
+    n_before : int
+        Rows of the files before its own.
     """
 
     file: InputFile
     rows: RowRange
     ranges: Mapping[str, tuple[RowRange, ...]]
     number: int | None = None
+    n_before: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -283,7 +286,9 @@ class _PartJoin:
                     )
                 writer.write_table(rows)
                 own = self._count_ids(given, joined, ids)
-                joined.overview.count(rows, own, file=part.file.relative, first_row=first_row)
+                joined.overview.count(
+                    rows, own, file=part.file.relative, first_row=first_row, n_before=part.n_before
+                )
             if writer is None:
                 pq.write_table(self._empty(), sink)
 

@@ -10,7 +10,7 @@ import json
 from bisect import bisect_right
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
-from itertools import groupby
+from itertools import accumulate, groupby
 from operator import attrgetter
 from typing import TypeVar
 
@@ -105,7 +105,9 @@ def join_tasks(job: Job) -> list[JoinTask]:
     """Return a run's rows as tasks: the same whoever works on them."""
     rows_per_shard = job.config.scoring.rows_per_shard or _ROWS_PER_SHARD
     size = max(_SHARDS_PER_TASK * rows_per_shard, -(-job.n_rows_total // _MOST_TASKS))
-    own = [_CommittedFile(job, file) for file in job.files]
+    ends = accumulate((job.n_rows[file.file_id] for file in job.files), initial=0)
+    with_start = zip(job.files, ends, strict=False)  # The last end begins no file.
+    own = [_CommittedFile(job, file, n_before) for file, n_before in with_start]
     fingerprint = job.fingerprint
     return [
         JoinTask(f"{i:06d}-{_digest(fingerprint, group)}", tuple(part for part, _ in group))
@@ -136,7 +138,13 @@ def _groups(files: Sequence[_CommittedFile], size: int) -> Iterator[list[_Versio
 
 def _digest(fingerprint: str, group: Sequence[_Versioned]) -> str:
     told = [
-        (part.file.file_id, part.rows, part.number, {key: [*own] for key, own in versions.items()})
+        (
+            part.file.file_id,
+            part.n_before,
+            part.rows,
+            part.number,
+            {key: [*own] for key, own in versions.items()},
+        )
         for part, versions in group
     ]
     return hash_text(json.dumps([fingerprint, told], sort_keys=True))
@@ -145,8 +153,8 @@ def _digest(fingerprint: str, group: Sequence[_Versioned]) -> str:
 class _CommittedFile:
     """A file and its commits, by family."""
 
-    def __init__(self, job: Job, file: InputFile) -> None:
-        self.file, self.n_rows = file, job.n_rows[file.file_id]
+    def __init__(self, job: Job, file: InputFile, n_before: int) -> None:
+        self.file, self.n_rows, self._n_before = file, job.n_rows[file.file_id], n_before
         self._ranges: dict[str, list[RowRange]] = {}
         self._versions: dict[str, list[str]] = {}
         for key in (family.key for family in job.run.families):
@@ -173,7 +181,7 @@ class _CommittedFile:
             last = bisect_right(own, max(rows.stop - 1, 0), key=attrgetter("start"))
             ranges[key] = tuple(own[first:last])
             versions[key] = self._versions[key][first:last]
-        return FilePart(self.file, rows, ranges, number), versions
+        return FilePart(self.file, rows, ranges, number, self._n_before), versions
 
 
 def _plan(

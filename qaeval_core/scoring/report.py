@@ -25,8 +25,6 @@ from qaeval_core.store.pass_stats import PassStats
 from qaeval_core.store.sample import Sample
 
 _MAX_REASONS = 5
-# Ranks of quantiles are off by less in all but odd cases, which are noted.
-_RANK_ERROR = 0.001
 QUANTILES = (0.0, 0.05, 0.25, 0.5, 0.75, 0.95, 1.0)
 
 
@@ -117,18 +115,6 @@ def _column(plan: InstancePlan, output: str, totals: Totals, overview: Overview)
         corpus = float(plan.metric.corpus(plan.settings, totals.sums[plan.name]))
         content["corpus"] = None if math.isnan(corpus) else corpus
     return content
-
-
-def quantile_notes(overview: Overview) -> Iterator[str]:
-    """Yield a sentence for each column with scores so close together that ranks may be far off."""
-    for name, counts in overview.values.items():
-        error = counts.rank_error(QUANTILES)
-        if error > _RANK_ERROR:
-            width = counts.value_error(QUANTILES)
-            yield (
-                f"{name}: quantiles may be off by {error:.2%} of the rows, and by {width:.1e} at "
-                "most: so close together are its scores"
-            )
 
 
 def sample_content(sample: Sample) -> dict[str, Any]:

@@ -38,7 +38,6 @@ from qaeval_core.scoring.joining import clear, join_scores
 from qaeval_core.scoring.page import report_page
 from qaeval_core.scoring.report import (
     make_report,
-    quantile_notes,
     report_columns,
     sample_content,
 )
@@ -248,7 +247,7 @@ def _report(
         wall_s=done.wall_s,
         stopped=done.stopped,
         journals=journals,
-        notes=[*job.notes, *notes, *quantile_notes(overview), *asked],
+        notes=[*job.notes, *notes, *asked],
     )
     if job.sample is not None:
         report["sample"] = sample_content(job.sample)

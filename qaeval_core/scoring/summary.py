@@ -180,7 +180,13 @@ class Overview:
         )
 
     def count(
-        self, rows: pa.Table, clusters: NDArray[np.uint64], *, file: str, first_row: int
+        self,
+        rows: pa.Table,
+        clusters: NDArray[np.uint64],
+        *,
+        file: str,
+        first_row: int,
+        n_before: int = 0,
     ) -> None:
         """Count joined rows.
 
@@ -194,11 +200,13 @@ class Overview:
             Name of their file.
         first_row : int
             Number of the first of them in it.
+        n_before : int, default 0
+            Rows of the files before it.
         """
         values = {name: rows.column(name).to_numpy().astype(np.float64) for name in self._ranges}
         for name, own in values.items():
             self._grow(name, Ends.of(own))
-            self.values[name].add(own)
+            self.values[name].add(own, n_before + first_row)
         self._count_examples(rows, values, file=file, first_row=first_row)
         why = rows.column(QUARANTINE_REASON)
         sampled = np.asarray(pc.not_equal(why, NOT_SAMPLED).fill_null(True))

@@ -6,32 +6,31 @@ follows from the values alone, so parts of them, counted anywhere and added up i
 the same counts, and the same quantiles.
 
 A cell keeps its lowest and highest value. So quantiles are exact, to the last bit, where no cell
-that they fall into holds two values; else their rank is off by less than such a cell's count, which
-is known. Cells are narrow near both ends of a known range, where scores crowd. Values that many
-rows share, as equal pairs do, are kept apart: a quantile in their cell is one of them.
+that they fall into holds two values; else their rank is off by less than such a cell's count. Cells
+are narrow near both ends of a known range, where scores crowd. Where a cell holds more than .1 % of
+all values even so, its values come from `value_blocks`, which hold for any values, by row order.
 
-But: no bound on the rank holds for all values there could be; `rank_error` says the one that holds.
-KLL sketches (Karnin, Lang, Liberty 2016) have such a bound, and depend on order and on chance.
+KLL sketches (Karnin, Lang, Liberty 2016) have such a bound, too, but depend on order and on chance.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from qaeval_core.stats.value_blocks import ValueBlocks
+
 FloatArray = NDArray[np.float64]
 UInt64 = NDArray[np.uint64]
 
 MOST_CELLS = 1 << 16
 _PENDING = 1 << 19  # values that wait to be counted at once
-# A value that is more than such a share of those counted at once is kept apart.
-_SHARED = 1 / 4096
-_MOST_SHARED = 1 << 14
+_MOST_OFF = 0.001  # Ranks of quantiles by cells are off by such a share of all at most.
 _SIGN = np.uint64(1 << 63)
 _ALL = np.uint64(2**64 - 1)
 
@@ -84,11 +83,10 @@ class _Cells:
 
 
 class _Ranked(NamedTuple):
-    """The value of a rank, by how many ranks it may be off, and by how much."""
+    """The value of a rank, and by how many ranks it may be off."""
 
     value: float
     n_off: int = 0
-    width: float = 0.0
 
 
 @dataclass(slots=True)
@@ -100,11 +98,13 @@ class ValueCounts:
     low, high : float
         Range that is known of them, infinite where it is not: cells are narrow near its ends.
     most_cells : int, default 65,536
+    blocks : ValueBlocks, optional
+        Of no values.
 
     Examples
     --------
     >>> counts = ValueCounts(0.0, 1.0)
-    >>> counts.add(np.array([1.0, 0.0, np.nan, 0.5]))
+    >>> counts.add(np.array([1.0, 0.0, np.nan, 0.5]), first_row=0)
     >>> counts.n, counts.quantiles([0.0, 0.25, 1.0]), counts.rank_error([0.25])
     (3, [0.0, 0.25, 1.0], 0.0)
     """
@@ -112,18 +112,25 @@ class ValueCounts:
     low: float = -math.inf
     high: float = math.inf
     most_cells: int = MOST_CELLS
+    blocks: ValueBlocks = field(default_factory=ValueBlocks)
     steps: int = 0  # how often neighbors became one
     _cells: _Cells = field(default_factory=_Cells.none)
     _infinite: NDArray[np.int64] = field(default_factory=lambda: np.zeros(2, np.int64))
-    # Values that many share, ascending; counts of them are at least so many.
-    _shared: FloatArray = field(default_factory=lambda: np.empty(0))
-    _n_shared: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
     _waiting: list[FloatArray] = field(default_factory=list)
     _n_waiting: int = 0
 
-    def add(self, values: NDArray[np.floating]) -> None:
-        """Count values; NaN is left out."""
-        own = values[np.isfinite(values)].astype(np.float64)
+    def add(self, values: NDArray[np.floating], first_row: int) -> None:
+        """Count values of neighboring rows; NaN is left out.
+
+        Parameters
+        ----------
+        values : float ndarray of shape (n_rows,)
+        first_row : int
+            Number of the first of them among all rows; each row is counted once.
+        """
+        finite = np.where(np.isfinite(values), values.astype(np.float64) + 0.0, np.nan)  # no -0.0
+        self.blocks.add(finite, first_row)
+        own = finite[~np.isnan(finite)]
         self._infinite += [np.count_nonzero(values == -np.inf), np.count_nonzero(values == np.inf)]
         self._waiting.append(own)
         self._n_waiting += len(own)
@@ -155,7 +162,7 @@ class ValueCounts:
         return {
             "number": own.number, "count": own.count, "lowest": own.lowest,
             "highest": own.highest, "steps": np.array(self.steps), "infinite": self._infinite,
-            "shared": self._shared, "n_shared": self._n_shared,
+            **self.blocks.arrays(),
         }  # fmt: skip
 
     def take_arrays(self, arrays: Mapping[str, NDArray[Any]]) -> None:
@@ -164,7 +171,7 @@ class ValueCounts:
         cells = _Cells(*(arrays[name] for name in ("number", "count", "lowest", "highest")))
         self._take(cells, int(arrays["steps"]))
         self._infinite = self._infinite + arrays["infinite"]
-        self._share(arrays["shared"], arrays["n_shared"])
+        self.blocks.take_arrays(arrays)
 
     def quantiles(self, shares: Sequence[float]) -> list[float]:
         """Return quantiles, between neighbors by proportion, as numpy's default.
@@ -180,17 +187,10 @@ class ValueCounts:
 
     def rank_error(self, shares: Sequence[float]) -> float:
         """Return by how much the ranks of quantiles may be off at most, as a share of all ranks."""
-        return max((own.n_off for own in self._uncertain(shares)), default=0) / max(self.n, 1)
-
-    def value_error(self, shares: Sequence[float]) -> float:
-        """Return by how much quantiles may be off at most."""
-        return max((own.width for own in self._uncertain(shares)), default=0.0)
-
-    def _uncertain(self, shares: Sequence[float]) -> Iterator[_Ranked]:
-        """Yield what is not known for certain beside quantiles."""
-        if self.n:
-            ranks = {rank for share in shares for rank in _ranks(share, self.n)[:2]}
-            yield from (own for own in map(self._ranked, sorted(ranks)) if own.n_off)
+        if not self.n:
+            return 0.0
+        ranks = {rank for share in shares for rank in _ranks(share, self.n)[:2]}
+        return max((self._ranked(rank).n_off for rank in ranks), default=0) / self.n
 
     def _quantile(self, share: float) -> float:
         low, high, weight = _ranks(share, self.n)
@@ -212,43 +212,19 @@ class ValueCounts:
         inside = rank - int(ends[i]) + count
         if low == high or inside in (0, count - 1):
             return _Ranked(high if inside else low)
-        # Within a cell by proportion, or what most of it is.
+        if count > _MOST_OFF * self.n:
+            return _Ranked(min(max(self.blocks.at(rank), low), high), self.blocks.n_off)
         between = low + (high - low) * inside / (count - 1)
-        found = _Ranked(between, max(inside, count - 1 - inside), high - low)
-        first, last = (
-            np.searchsorted(self._shared, low),
-            np.searchsorted(self._shared, high, "right"),
-        )
-        ends = np.cumsum(self._n_shared[first:last])
-        n_others = count - int(ends[-1]) if len(ends) else count
-        if 2 * n_others > count - 1:
-            return found
-        place = first + min(
-            int(np.searchsorted(ends + n_others / 2, inside, "right")), len(ends) - 1
-        )
-        return _Ranked(float(self._shared[place]), n_others, high - low)
+        return _Ranked(between, max(inside, count - 1 - inside))
 
     def _settle(self) -> None:
         if not self._n_waiting:
             return
-        values = np.sort(np.concatenate(self._waiting) + 0.0)  # -0.0 becomes 0.0
+        values = np.sort(np.concatenate(self._waiting))
         self._waiting, self._n_waiting = [], 0
         number = self._numbers(values) >> np.uint64(self.steps)
         each = _Cells(number, np.ones(len(values), np.int64), values, values)
         self._take(each.gathered(), self.steps)
-        first = np.flatnonzero(np.concatenate([[True], values[1:] != values[:-1]]))
-        counts = np.diff(np.append(first, len(values)))
-        many = counts > max(len(values) * _SHARED, 1)
-        self._share(values[first[many]], counts[many])
-
-    def _share(self, values: FloatArray, counts: NDArray[np.int64]) -> None:
-        """Keep values that many share; of too many the commonest."""
-        found, place = np.unique(np.concatenate([self._shared, values]), return_inverse=True)
-        n = np.bincount(place, np.concatenate([self._n_shared, counts]), minlength=len(found))
-        if len(found) > _MOST_SHARED:
-            kept = np.sort(np.argsort(-n, kind="stable")[:_MOST_SHARED])
-            found, n = found[kept], n[kept]
-        self._shared, self._n_shared = found, n.astype(np.int64)
 
     def _take(self, cells: _Cells, steps: int) -> None:
         most = max(self.steps, steps)

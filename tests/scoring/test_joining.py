@@ -24,8 +24,10 @@ from qaeval_core.errors import ReconcileError, RunStoppedError
 from qaeval_core.running.local_executor import LocalPieceExecutor
 from qaeval_core.running.progress import LabelProgress
 from qaeval_core.running.range_executor import LocalRangeExecutor, RangeExecutor
-from qaeval_core.scoring import join, joined, joining
+from qaeval_core.scoring import join, joined, joining, summary
 from qaeval_core.scoring.report import QUANTILES
+from qaeval_core.stats.value_blocks import ValueBlocks
+from qaeval_core.stats.value_counts import ValueCounts
 from word_jobs import request, run
 
 N_ROWS = 600
@@ -120,6 +122,33 @@ def test_quantiles_are_those_of_all_scores(source: Path, tmp_path: Path) -> None
     for name, own in columns.items():
         values = scores[name].drop_nulls().to_numpy()
         assert list(own["quantiles"].values()) == np.quantile(values, QUANTILES).tolist(), name
+
+
+def test_quantiles_of_crowds_are_the_same_for_any_files(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With cells and blocks so small that values crowd: rows have one order in whatever files."""
+
+    def small(*ends: float) -> ValueCounts:
+        return ValueCounts(*ends, most_cells=2, blocks=ValueBlocks(64, 2))
+
+    monkeypatch.setattr(summary, "ValueCounts", small)
+    alone = tmp_path / "alone"
+    alone.mkdir()
+    paths = sorted(source.glob("*.parquet"))
+    pq.write_table(pa.concat_tables(map(pq.read_table, paths)), alone / "one.parquet")
+    found = []
+    for name, own, n in (("parts", source, 50), ("one", alone, 50), ("few", source, 9)):
+        run(words(own, tmp_path / name, scoring__rows_per_shard=n))
+        found.append(report_of(tmp_path / name)["columns"])
+    for name, own in found[0].items():
+        assert own["quantiles"] == found[1][name]["quantiles"] == found[2][name]["quantiles"]
+    scores = scores_of(tmp_path / "parts")
+    exact = {
+        name: np.quantile(scores[name].drop_nulls().to_numpy(), QUANTILES).tolist()
+        for name in found[0]
+    }
+    assert exact != {name: [*own["quantiles"].values()] for name, own in found[0].items()}
 
 
 class Apart(LocalPieceExecutor):

@@ -31,6 +31,10 @@ def drawn(kind: str, seed: int = 0) -> tuple[NDArray[np.float64], tuple[float, f
             rng.random(N) < 0.4, rng.choice([0.7, 0.700001, 0.12], N), rng.random(N)
         ),
         "cosines": np.tanh(normal),
+        "crowded beyond all cells": np.where(
+            rng.random(N) < 0.4, 0.3 + 1e-14 * rng.integers(0, 100, N), rng.random(N)
+        ),
+        "beyond the range": np.where(rng.random(N) < 0.9, 1 + rng.random(N), rng.random(N)),
         "nats": 3 + normal,
         "heavy tails": rng.standard_cauchy(N),
         "magnitudes": np.exp(9 * normal),
@@ -43,13 +47,16 @@ def drawn(kind: str, seed: int = 0) -> tuple[NDArray[np.float64], tuple[float, f
 KINDS = [
     "uniform", "near one", "near zero", "at both ends", "narrow", "fractions", "one value",
     "half of one value", "some of three", "cosines", "nats", "heavy tails", "magnitudes",
+    "crowded beyond all cells", "beyond the range",
 ]  # fmt: skip
 
 
 def counted(values: NDArray[np.floating], ends: tuple[float, float], **given: int) -> ValueCounts:
     counts = ValueCounts(*ends, **given)
+    n_before = 0
     for part in np.array_split(values, 7):
-        counts.add(part)
+        counts.add(part, n_before)
+        n_before += len(part)
     return counts
 
 
@@ -83,13 +90,32 @@ def test_order_and_parts_change_nothing(kind: str) -> None:
     rng = np.random.default_rng(1)
     for n_parts in (1, 2, 30):
         total = ValueCounts(*ends)
-        for part in np.array_split(rng.permutation(values), n_parts):
-            own = ValueCounts(*ends)
-            own.add(part)
+        for rows in np.array_split(rng.permutation(N), n_parts):
+            own, first_row = ValueCounts(*ends), total.n
+            own.add(values[rows], first_row)
             total.merge(own)
         ours, theirs = total.arrays(), whole.arrays()
-        kept = {"shared", "n_shared"}  # of values near the limit, those that a part shows
-        assert all(np.array_equal(ours[name], theirs[name]) for name in ours.keys() - kept)
+        cells = ("number", "count", "lowest", "highest", "steps", "infinite")
+        assert all(np.array_equal(ours[name], theirs[name]) for name in cells)
+        if kind not in ("crowded beyond all cells", "beyond the range"):  # Those are by row order.
+            assert total.quantiles(SHARES) == whole.quantiles(SHARES)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_parts_in_any_order_have_the_same_quantiles(kind: str) -> None:
+    """Of the same rows in the same order, for any values there could be."""
+    values, ends = drawn(kind)
+    whole = counted(values, ends)
+    rng = np.random.default_rng(2)
+    for n_parts in (2, 30):
+        total = ValueCounts(*ends)
+        cuts = [0, *np.sort(rng.integers(0, N, n_parts - 1)).tolist(), N]
+        for i in rng.permutation(n_parts).tolist():
+            own = ValueCounts(*ends)
+            own.add(values[cuts[i] : cuts[i + 1]], cuts[i])
+            total.merge(own)
+        ours, theirs = total.arrays(), whole.arrays()
+        assert all(np.array_equal(own, theirs[name]) for name, own in ours.items())
         assert total.quantiles(SHARES) == whole.quantiles(SHARES)
 
 
@@ -101,37 +127,31 @@ def test_few_values_are_exact(n: int, most_cells: int) -> None:
     for values in (rng.random(n), rng.normal(size=n) * 1e9, np.round(rng.normal(size=n), 1)):
         counts = counted(values, (-math.inf, math.inf), most_cells=most_cells)
         found, true = counts.quantiles(SHARES), np.quantile(values, SHARES)
-        if len(np.unique(values)) <= most_cells:
-            assert found == true.tolist() and counts.rank_error(SHARES) == 0
+        assert found == true.tolist() and counts.rank_error(SHARES) == 0
         assert (found[0], found[-1]) == (values.min(), values.max())
-        assert rank_error(values, found) <= counts.rank_error(SHARES) + 1 / n
-        assert max(abs(found - true)) <= counts.value_error(SHARES)
         assert len(counts.arrays()["number"]) <= most_cells
 
 
-def test_what_it_cannot_keep_is_said() -> None:
-    """Half of all values lie within a millionth, and the others anywhere: both bounds hold."""
+def test_crowds_in_few_cells_are_within_a_thousandth() -> None:
+    """Half of all values lie within a millionth, and the others anywhere."""
     rng = np.random.default_rng(0)
     values = np.where(rng.random(N) < 0.5, 0.3 + 1e-6 * rng.random(N), rng.random(N))
-    counts = counted(values, (0.0, 1.0), most_cells=1 << 10)
+    counts = counted(values, (0.0, 1.0), most_cells=1 << 4)
     found = counts.quantiles(SHARES)
-    assert rank_error(values, found) > 0.001
-    assert rank_error(values, found) <= counts.rank_error(SHARES)
-    true = np.quantile(values, SHARES)
-    assert 0 < max(abs(np.array(found) - true)) <= counts.value_error(SHARES) < 0.01
+    assert rank_error(values, found) <= counts.rank_error(SHARES) + 1 / N < 0.001
 
 
 @pytest.mark.parametrize("ends", [(0.0, 1.0), (-math.inf, math.inf)])
 def test_awkward_values(ends: tuple[float, float]) -> None:
     """NaN is left out; zeros have no sign; what is infinite or beyond the range has a rank."""
     counts = ValueCounts(*ends)
-    counts.add(np.array([np.nan, -0.0, 0.0, 1.0000001, -1e-9, np.inf, -np.inf]))
+    counts.add(np.array([np.nan, -0.0, 0.0, 1.0000001, -1e-9, np.inf, -np.inf]), 0)
     assert counts.n == 6
     assert counts.quantiles([0.0, 0.2, 0.8, 1.0]) == pytest.approx(
         [-math.inf, -1e-9, 1.0000001, math.inf], abs=1e-12
     )
     none = ValueCounts(*ends)
-    none.add(np.array([np.nan]))
+    none.add(np.array([np.nan]), 0)
     assert none.n == 0 and none.rank_error(SHARES) == 0
     with pytest.raises(ValueError, match="no values"):
         none.quantiles(SHARES)
