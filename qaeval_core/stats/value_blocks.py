@@ -74,7 +74,7 @@ class _Block(NamedTuple):
 
 
 @dataclass(slots=True)
-class _Part:
+class _Begun:
     """Some rows of a block whose others are not counted yet."""
 
     n_rows: int = 0
@@ -103,7 +103,7 @@ class ValueBlocks:
     most_values: int = MOST_VALUES
     # By level, and the number of the block among those of its level.
     _whole: dict[tuple[int, int], _Block] = field(default_factory=dict)
-    _parts: defaultdict[int, _Part] = field(default_factory=lambda: defaultdict(_Part))
+    _parts: defaultdict[int, _Begun] = field(default_factory=lambda: defaultdict(_Begun))
     _ranked: tuple[FloatArray, IntArray] | None = None  # values and ends of their ranks
 
     def add(self, values: FloatArray, first_row: int) -> None:
