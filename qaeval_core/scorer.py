@@ -404,7 +404,7 @@ def _ids(rows: Rows, table: pa.Table | None, column: str) -> pa.Array | pa.Chunk
 
 def _open_calls(plan: FamilyPlan) -> Runner:
     # Imported here: HTTP takes a tenth of a second that other metrics need not pay.
-    from qaeval_core.running.local_executor import ChatRunner
+    from qaeval_core.running.local_asking import ChatRunner
 
     assert is_chat(plan)
     return ChatRunner(plan)

@@ -18,7 +18,7 @@ from qaeval_core.metrics.targets import Targets
 from qaeval_core.planning.compile import plan_chat
 from qaeval_core.planning.job import Inputs, count_rows
 from qaeval_core.planning.shards import ReadLimits
-from qaeval_core.running.local_executor import ChatRunner
+from qaeval_core.running.local_asking import ChatRunner
 from qaeval_core.running.reader import draw_rows, read_rows
 from qaeval_core.running.sampling import rows_of_sample
 from qaeval_core.running.score_rows import ArrowStatistics

@@ -14,7 +14,7 @@ import pytest
 
 from helpers import REPOSITORY
 
-HEAVY = ("onnx", "onnxruntime", "ray", "torch", "transformers", "matplotlib", "spacy")
+HEAVY = ("onnx", "onnxruntime", "ray", "torch", "transformers", "matplotlib", "spacy", "httpx")
 # Of STYLE: one idea a file, which is 100 to 400 lines for most ideas.
 MAX_LINES = 500
 
@@ -37,6 +37,7 @@ def loaded_after(statement: str) -> list[str]:
         "import qaeval_core.running.local_executor",
         "import qaeval_core.scoring.report",
         "import qaeval_core.study.run",
+        "import qaeval.work.score",
         "import qaeval.cli",
         "from qaeval_core import Scorer\n"
         "metrics = ['f1', 'rouge_l', 'bleu_4', 'meteor', 'cider', 'q_bleu']\n"
@@ -44,13 +45,13 @@ def loaded_after(statement: str) -> list[str]:
     ],
 )
 def test_importing_loads_nothing_heavy(statement: str) -> None:
-    """Scoring with artifacts at hand needs no torch, words no engine, and --help no Ray."""
+    """Scoring with artifacts at hand needs no torch, words no engine, --help no Ray or client."""
     loaded = loaded_after(statement)
     assert [name for name in HEAVY if name in loaded] == []
 
 
 # Of what a command needs once its words are read: none of it is there for --help.
-NOT_FOR_HELP = (*HEAVY, "numpy", "scipy", "pyarrow", "polars", "tokenizers", "httpx", "sacrebleu")
+NOT_FOR_HELP = (*HEAVY, "numpy", "scipy", "pyarrow", "polars", "tokenizers", "sacrebleu")
 VERBS = (
     "demo", "metrics", "score", "report", "explain", "correlate", "filter", "audit", "calibrate",
 )  # fmt: skip

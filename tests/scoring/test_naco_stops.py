@@ -25,7 +25,7 @@ from qaeval_core.errors import LanguageModelError, RunStoppedError, TooManyQuara
 from qaeval_core.families.chat.family import ChatFamilyPlan
 from qaeval_core.llm.journal import Journal
 from qaeval_core.planning.job import make_job, read_inputs
-from qaeval_core.running.local_executor import ChatRunner
+from qaeval_core.running.local_asking import ChatRunner
 
 
 @pytest.fixture(scope="module")

@@ -36,7 +36,6 @@ from qaeval_core.planning.predictions import with_prediction_columns
 from qaeval_core.readable_signature import ReadableSignature, own_version
 from qaeval_core.running.local_executor import LocalPieceExecutor, local_device
 from qaeval_core.running.sampling import with_sample
-from qaeval_core.scoring.dry_run import dry_run_lines, input_lines
 from qaeval_core.scoring.report import no_score_line, summary_lines
 from qaeval_core.scoring.result_table import number_lines, result_text
 from qaeval_core.scoring.run import RunOutcome, run_job
@@ -213,6 +212,9 @@ def _is_spread_here(config: RunConfig) -> bool:
 
 def show_plan(config: RunConfig, inputs: Inputs, order: Order) -> None:
     """Print what a run would do; writes nothing, builds nothing."""
+    # Not at the top: it knows what calls cost, and no run needs that.
+    from qaeval_core.scoring.dry_run import dry_run_lines, input_lines
+
     for line in input_lines(inputs, config):
         options.show(line)
     try:
