@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import subprocess
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 from qaeval_core.configure import ClusterSection
 from qaeval_core.errors import DeviceError
@@ -29,7 +30,8 @@ from qaeval_core.running.visibility import Sight
 from qaeval_core.running.word_processes import WordPass, commit_piece, process_count
 from qaeval_core.store.row_ranges import RowRange
 
-T = TypeVar("T")
+# So long words are counted here before it is known how long they take.
+_TRIED_S = 0.5
 
 
 def local_device(cluster: ClusterSection) -> Device:
@@ -135,14 +137,6 @@ class LocalPieceExecutor:
         on_shard: OnShard,
     ) -> None:
         n_rows = sum(piece.n_rows for piece in pieces)
-        n_processes = 1
-        # A function of the user's need not be one that processes can be given; and those do not
-        # say what they wait for, as stores in buckets make them.
-        are_words = all(isinstance(family, WordsFamilyPlan) for family in families)
-        if are_words and job.store.out.local is not None:
-            n_cpus = self._n_threads or available_cpus()
-            n_processes = process_count(n_rows, min(n_cpus, len(pieces)))
-        run = self._run_here if n_processes == 1 else partial(self._run_apart, n=n_processes)
         with ProgressPrinter(
             pass_title(families),
             n_rows_total=n_rows,
@@ -150,19 +144,20 @@ class LocalPieceExecutor:
         ) as printer:
             supervisor = LocalSupervisor(self.stop, printer)
             try:
-                with closing(run(job, families, pieces, supervisor)) as found:
+                with closing(self._commits(job, families, pieces, supervisor)) as found:
                     for done in found:
                         on_shard(done)
             finally:
                 printer.update(supervisor.counter.snapshot(), is_last=True)
 
-    def _run_here(
+    def _commits(
         self,
         job: Job,
         families: Sequence[FamilyPlan],
         pieces: Sequence[Piece],
         supervisor: LocalSupervisor,
     ) -> Generator[Done]:
+        """Yield what is committed, here or by processes once words turn out to take so long."""
         store = worker_store(
             job.store.out,
             job.store.mark,
@@ -171,7 +166,31 @@ class LocalPieceExecutor:
             sample=job.sample,
         )
         with self._worker(replace(job, store=store), families, supervisor) as worker:
-            yield from worker.run(pieces)
+            if not self._may_spread(job, families):
+                yield from worker.run(pieces)
+                return
+            n_cpus, n_rows = self._n_threads or available_cpus(), sum(own.n_rows for own in pieces)
+            started, n_done = time.perf_counter(), 0
+            for n_tried, piece in enumerate(pieces, 1):
+                yield from worker.run([piece])
+                n_done += piece.n_rows
+                passed = time.perf_counter() - started
+                left_s = passed / n_done * (n_rows - n_done)
+                n_processes = process_count(left_s, min(n_cpus, len(pieces) - n_tried))
+                if passed >= _TRIED_S and n_processes > 1:
+                    break
+            else:
+                return
+        yield from self._run_apart(job, families, pieces[n_tried:], supervisor, n=n_processes)
+
+    def _may_spread(self, job: Job, families: Sequence[FamilyPlan]) -> bool:
+        """Return whether processes can do a pass.
+
+        A function of the user's need not be one that they can be given; and they do not say what
+        they wait for, as stores in buckets make them.
+        """
+        are_words = all(isinstance(family, WordsFamilyPlan) for family in families)
+        return are_words and job.store.out.local is not None
 
     def _run_apart(
         self,
@@ -192,7 +211,7 @@ class LocalPieceExecutor:
             retry_s=job.config.scoring.retry_storage_s,
             others=job.commits.with_other_samples([family.key for family in families]),
         )
-        executor = LocalRangeExecutor(n_processes=n, look=StopSign(self.stop).look)
+        executor = LocalRangeExecutor(n_processes=n, look=StopSign(self.stop).look, least_rows=0)
         sizes = [piece.n_rows for piece in pieces]
         work = partial(commit_piece, given=given)
         try:

@@ -55,6 +55,8 @@ class LocalRangeExecutor:
         With more, processes are started where the rows are worth it.
     look : callable, optional
         Called while it waits, and before each item; raises to end the work.
+    least_rows : int, default 500,000
+        Of fewer rows, no processes are started.
     """
 
     def __init__(
@@ -63,10 +65,12 @@ class LocalRangeExecutor:
         *,
         n_processes: int = 1,
         look: Callable[[], None] | None = None,
+        least_rows: int | None = None,
     ) -> None:
         self._tell = tell or (lambda label, done, total: None)
         self._look = look or (lambda: None)
         self._n_processes = n_processes
+        self._least_rows = _ROWS_FOR_PROCESSES if least_rows is None else least_rows
         self._pool: ProcessPoolExecutor | None = None
         self._is_over: ProcessEvent | None = None
         self._waiting: deque[Future[Any]] = deque()
@@ -80,7 +84,7 @@ class LocalRangeExecutor:
         """Yield what a function returns of each item, in their order."""
         done, total = 0, sum(n_rows)
         self._tell(label, 0, total)
-        if self._n_processes > 1 and len(items) > 1 and total >= _ROWS_FOR_PROCESSES:
+        if self._n_processes > 1 and len(items) > 1 and total >= self._least_rows:
             results = self._map_apart(function, items)
         else:
             results = self._map_here(function, items)

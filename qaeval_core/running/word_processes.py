@@ -22,19 +22,19 @@ from qaeval_core.store.row_ranges import RowRange
 from qaeval_core.store.sample import Sample
 from qaeval_core.store.store import Mark
 
-# Fewer take longer to spread than to count: a process is ready after a second.
-_ROWS_PER_PROCESS = 250_000
+# Less takes longer to spread than to count: a process is ready after a second.
+_LEAST_S = 1.5
 
 
-def process_count(n_rows: int, n_cpus: int) -> int:
-    """Return how many processes are worth it for some rows of words.
+def process_count(left_s: float, n_cpus: int) -> int:
+    """Return how many processes are worth it for what one would count in so many seconds.
 
     Examples
     --------
-    >>> [process_count(n_rows, 4) for n_rows in (400_000, 600_000, 10_000_000)]
+    >>> [process_count(left_s, 4) for left_s in (2.0, 3.0, 100.0)]
     [1, 2, 4]
     """
-    return max(min(n_rows // _ROWS_PER_PROCESS, n_cpus), 1)
+    return max(min(int(left_s / _LEAST_S), n_cpus), 1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

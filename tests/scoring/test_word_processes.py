@@ -32,7 +32,8 @@ METRICS = ("f1", "bleu_4", "cider")
 
 @pytest.fixture(autouse=True)
 def any_rows_are_worth_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(word_processes, "_ROWS_PER_PROCESS", 1)
+    monkeypatch.setattr(word_processes, "_LEAST_S", 1e-9)
+    monkeypatch.setattr(local_executor, "_TRIED_S", 0.0)
     monkeypatch.setattr(range_executor, "_ROWS_FOR_PROCESSES", 0)
 
 
@@ -123,6 +124,8 @@ def test_a_stop_is_heard_within_a_shard_and_nothing_is_lost(
     """Processes stand still from a first commit until they are told, however fast they are."""
     out, stop, told = tmp_path / "out", threading.Event(), threading.Event()
     n_held: list[int] = []
+    # The first piece, of four shards of three families, is committed here.
+    n_here, n_families_of_a_pass = 12, 3
     tell = ProcessEvent.set
     monkeypatch.setattr(ProcessEvent, "set", lambda own: (tell(own), told.set()))
 
@@ -130,7 +133,7 @@ def test_a_stop_is_heard_within_a_shard_and_nothing_is_lost(
         return len(list(out.glob("families/*/*.parquet")))
 
     def hold() -> None:
-        wait_until(lambda: n_commits() > 0, timeout_s=300)
+        wait_until(lambda: n_commits() > n_here, timeout_s=300)
         held = children()
         try:
             for child in held:
@@ -147,8 +150,7 @@ def test_a_stop_is_heard_within_a_shard_and_nothing_is_lost(
     with pytest.raises(RunStoppedError):
         run(words(source, out), executor=LocalPieceExecutor(n_threads=2, stop=stop))
     holder.join()
-    n_families_of_a_pass = 2
-    assert 0 < n_held[0] <= n_commits() <= n_held[0] + 2 * n_families_of_a_pass
+    assert n_here < n_held[0] <= n_commits() <= n_held[0] + 2 * n_families_of_a_pass
     assert not children()
     run(words(source, out))
     run(words(source, tmp_path / "alone"), executor=LocalPieceExecutor(n_threads=1))
@@ -162,7 +164,7 @@ def test_a_killed_process_ends_the_run_in_one_line(source: Path, tmp_path: Path)
         children()[0].send_signal(signal.SIGKILL)
 
     with pytest.raises(RunError, match="QA0516"):
-        run(words(source, out), executor=watched(1, kill))
+        run(words(source, out), executor=watched(5, kill))
     assert not (out / "_SUCCESS").exists()
     wait_until(lambda: not children())
     run(words(source, out))
@@ -182,7 +184,7 @@ def test_errors_of_a_process_are_those_of_the_run(source: Path, tmp_path: Path) 
             os.utime(path, ns=(1, 1))
 
     with pytest.raises(InputChangedError, match=r"parquet.*QA0309"):
-        run(words(own, tmp_path / "out"), executor=watched(1, change))
+        run(words(own, tmp_path / "out"), executor=watched(5, change))
     wait_until(lambda: not children())
 
 
@@ -190,7 +192,7 @@ def test_processes_end_with_a_killed_command(source: Path, tmp_path: Path) -> No
     out = tmp_path / "out"
     code = (
         "from qaeval_core.running import local_executor, range_executor, word_processes\n"
-        "word_processes._ROWS_PER_PROCESS = 1\n"
+        "word_processes._LEAST_S, local_executor._TRIED_S = 1e-9, 0.0\n"
         "range_executor._ROWS_FOR_PROCESSES = 0\n"
         "local_executor.available_cpus = lambda: 2\n"
         "from qaeval import cli\n"
@@ -204,7 +206,8 @@ def test_processes_end_with_a_killed_command(source: Path, tmp_path: Path) -> No
         [sys.executable, "-c", code, *command], cwd=REPOSITORY, stderr=subprocess.DEVNULL,
         env={**os.environ, "QAEVAL_DEBUG": "1"},
     )  # fmt: skip
-    wait_until(lambda: any(out.glob("families/*/*.parquet")), timeout_s=120)
+    n_here = 12  # commits, before processes begin
+    wait_until(lambda: len(list(out.glob("families/*/*.parquet"))) > n_here, timeout_s=300)
     began = psutil.Process(program.pid).children(recursive=True)
     assert began
     program.kill()
