@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from numbers import Integral
@@ -83,16 +83,15 @@ def validate_rows(
     quarantined: dict[int, tuple[str, str]] = {}
     values: dict[str, list[object]] = {}
     for role, given in rows.items():
-        if _all_fit(given, role) and (joins_passages or ROLES[role] != TEXT_OR_PASSAGES):
-            values[role] = list(given)
-            continue
-        values[role] = []
-        for i, value in enumerate(given):
-            good, problem = _check_value(value, role, joins_passages=joins_passages)
+        needed = ROLES[role]
+        if needed == TEXT_OR_PASSAGES and not joins_passages:
+            needed = TEXTS
+        values[role], unusual = _usual(given, needed)
+        for i in unusual:
+            values[role][i], problem = _check_value(given[i], role, needed)
             if problem and i not in quarantined:
                 reason, detail = problem
                 quarantined[i] = (f"{reason}_{role}", f"column {columns[role]!r}: {detail}")
-            values[role].append(good)
     n_rows = len(next(iter(rows.values()), ()))
     if not quarantined:
         return Validated(list(range(n_rows)), values)
@@ -101,14 +100,23 @@ def validate_rows(
     return Validated(good_rows, kept, quarantined)
 
 
-def _all_fit(given: Sequence[object], role: str) -> bool:
-    """Return whether all values are good as they are; the usual case, checked without a loop."""
-    kinds = set(map(type, given))
-    if ROLES[role] == TEXT:
-        return kinds <= {str}
-    if ROLES[role] == TEXTS and kinds <= {list}:
-        return set(map(type, chain.from_iterable(cast("Sequence[list[object]]", given)))) <= {str}
-    return False
+def _usual(given: Sequence[object], needed: str) -> tuple[list[object], Iterable[int]]:
+    """Return values, most of them in their role's form, and which of them are to be checked.
+
+    Texts, and lists of texts alone, are taken without a call for each.
+    """
+    kinds = list(map(type, given))
+    if needed == SPANS:
+        return list(given), range(len(given))
+    if needed not in (TEXTS, TEXTS_OR_NULL):
+        return list(given), [i for i, kind in enumerate(kinds) if kind is not str]
+    lists = {i: cast("list[object]", given[i]) for i, kind in enumerate(kinds) if kind is list}
+    if set(map(type, chain.from_iterable(lists.values()))) <= {str}:
+        good = set(lists)
+    else:
+        good = {i for i, own in lists.items() if set(map(type, own)) <= {str}}
+    unusual = [i for i, kind in enumerate(kinds) if kind is not str and i not in good]
+    return [[own] if kind is str else own for own, kind in zip(given, kinds, strict=True)], unusual
 
 
 class TextTooLargeError(ValueError):
@@ -264,13 +272,8 @@ def _python_value(scalar: pa.Scalar) -> object:
         return error
 
 
-def _check_value(
-    value: object, role: str, *, joins_passages: bool
-) -> tuple[object, tuple[str, str] | None]:
+def _check_value(value: object, role: str, needed: str) -> tuple[object, tuple[str, str] | None]:
     """Return (value in the role's form, None) or (None, (reason, detail))."""
-    needed = ROLES[role]
-    if needed == TEXT_OR_PASSAGES and not joins_passages:
-        needed = TEXTS
     if value is None:
         return None, None if is_optional(role) else ("null", "the value is null")
     if isinstance(value, Exception):

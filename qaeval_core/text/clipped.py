@@ -113,17 +113,29 @@ def _extend(places: _Positions, ids: IntArray, *, order: int, n_words: int) -> N
 
 def _common(places: _Positions, n_sides: int) -> tuple[IntArray, IntArray]:
     """Return each row's distinct n-grams, as row x n_grams + gram, and their clipped counts."""
-    # By row, n-gram and side: how often. A run of one (row, n-gram) begins with its candidate.
-    keys, counts = np.unique(
-        (places.row * places.n_grams + places.gram) * n_sides + places.side, return_counts=True
-    )
-    owner, side = keys // n_sides, keys % n_sides
-    first = np.flatnonzero(np.diff(owner, prepend=-1))
-    if len(first) == 0:
-        return owner, counts.astype(np.int64)
-    own = np.add.reduceat(np.where(side == 0, counts, 0), first)
-    others = np.maximum.reduceat(np.where(side == 0, 0, counts), first)
-    return owner[first], np.minimum(own, others)
+    keys = (places.row * places.n_grams + places.gram) * n_sides + places.side
+    if not len(keys):
+        return keys, keys
+    if keys.max() < 2**31:
+        keys = keys.astype(np.int32)  # sorted in half the time
+    if n_sides == 2:  # The other text has what the candidate has not: nothing else to count.
+        keys.sort()
+        owner, is_other = keys >> 1, keys & 1
+        first = _first_of_runs(owner)
+        others = np.add.reduceat(is_other, first)
+        own = np.diff(first, append=len(owner)) - others
+    else:
+        # By row, n-gram and side: how often. A run of one (row, n-gram) begins with its candidate.
+        keys, counts = np.unique(keys, return_counts=True)
+        owner, side = keys // n_sides, keys % n_sides
+        first = _first_of_runs(owner)
+        own = np.add.reduceat(np.where(side == 0, counts, 0), first)
+        others = np.maximum.reduceat(np.where(side == 0, 0, counts), first)
+    return owner[first].astype(np.int64), np.minimum(own, others).astype(np.int64)
+
+
+def _first_of_runs(ascending: IntArray) -> IntArray:
+    return np.concatenate([[0], np.flatnonzero(ascending[1:] != ascending[:-1]) + 1])
 
 
 def _keep_shared(places: _Positions, shared: IntArray, *, order: int) -> None:

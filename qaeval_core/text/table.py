@@ -15,6 +15,7 @@ from collections.abc import Iterable, Sequence
 from itertools import count, islice, pairwise
 
 import numpy as np
+from numpy.typing import NDArray
 
 from qaeval_core.text.ngrams import IntArray, concat_ranges
 from qaeval_core.text.tokenize import BETWEEN, Split, WordSplitter
@@ -234,6 +235,16 @@ class TokenTable:
         points = np.where(ids < _FIRST_SURROGATE, ids, ids + _N_SURROGATES)
         whole = points.astype("<u4").tobytes().decode("utf-32-le")
         return [whole[start:stop] for start, stop in spans]
+
+    def are_equal(self, left: IntArray, right: IntArray) -> NDArray[np.bool_]:
+        """Return which pairs of texts, by index, have the same words in the same order."""
+        found = np.asarray(self.lengths[left] == self.lengths[right], dtype=bool)
+        (left_ids, lengths), (right_ids, _) = (
+            self._texts.take(own[found]) for own in (left, right)
+        )
+        places = np.repeat(np.flatnonzero(found), lengths)
+        found[places[left_ids != right_ids]] = False
+        return found
 
 
 def _word_ids(

@@ -111,6 +111,29 @@ def clipped(
     )
 
 
+@settings(deadline=None)
+@given(rows)
+def test_counts_are_the_same_beyond_32_bits(given_rows: list[tuple[str, list[str]]]) -> None:
+    """Protects from keys of many words that no longer fit, or fit into each other."""
+    table = TokenTable(str.split)
+    candidate = table.add([text for text, _ in given_rows])
+    other = table.add([text for _, own in given_rows for text in own])
+    n_others = np.array([len(own) for _, own in given_rows], dtype=np.int64)
+    for left, right, n in (
+        (candidate, other, n_others),
+        (np.repeat(candidate, n_others), other, np.ones(len(other), dtype=np.int64)),
+    ):
+        wide = clipped_counts(
+            table.ids + 2**40,
+            table.offsets,
+            candidate=left,
+            other=right,
+            n_others=n,
+            max_order=MAX_ORDER,
+        )
+        assert wide.tolist() == clipped(table, left, right, n).tolist()
+
+
 def test_clipping_takes_the_most_of_any_reference() -> None:
     """The example of the BLEU paper: seven times "the", twice in the reference."""
     table = TokenTable(str.split)

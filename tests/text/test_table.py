@@ -63,6 +63,16 @@ def test_sequences_are_equal_where_words_are(given_texts: list[str]) -> None:
             assert (sequences[i] == sequences[j]) == (text.split() == other.split())
 
 
+@settings(deadline=None)
+@given(texts)
+def test_equal_texts_have_the_same_words_in_the_same_order(given_texts: list[str]) -> None:
+    table = TokenTable(str.split)
+    both = [(left, right) for left in given_texts for right in given_texts]
+    left, right = (table.add([pair[side] for pair in both]) for side in (0, 1))
+    expected = [one.split() == other.split() for one, other in both]
+    assert table.are_equal(left, right).tolist() == expected
+
+
 @pytest.mark.parametrize("first", [0xD800 - 2, 0xDFFF - 0x800 - 2, 0xFEFF - 0x800 - 2])
 def test_words_step_over_surrogates(first: int) -> None:
     """Protects from a shard whose 55,297th word is no character, or is dropped as a byte mark."""

@@ -40,9 +40,7 @@ def overlap(values: Values, options: Mapping[str, Any], texts: WordTables) -> Co
         candidate, other, places = pairs.distinct()
         n_common = shared_counts(pairs, candidate, other, max_order=1)[:, 0]
         is_equal = (n_common == lengths[candidate]) & (n_common == lengths[other])
-        sequences = pairs.table.sequences()
-        for i in np.flatnonzero(is_equal).tolist():
-            is_equal[i] = sequences[candidate[i]] == sequences[other[i]]
+        is_equal[is_equal] = pairs.table.are_equal(candidate[is_equal], other[is_equal])
         found = {
             "n_candidate": numbers(lengths[pairs.candidate]),
             "n_reference": lists(lengths[pairs.other], pairs.n_others),

@@ -175,21 +175,26 @@ class Pairs:
         left, right = self.own_candidate, self.other
         lost = is_wordless[left] & is_wordless[right] & ~(is_blank[left] & is_blank[right])
         if options["tokenizer"] == _LATIN:
-            is_foreign = np.fromiter(map(_is_foreign, texts), bool, count=len(texts))
+            # Of texts beyond ASCII alone: of all it would take as long as counting words.
+            is_ascii = "".join(texts).isascii()
+            beyond = [] if is_ascii else [i for i, own in enumerate(texts) if not own.isascii()]
+            is_foreign = np.zeros(len(texts), dtype=bool)
+            is_foreign[beyond] = [_is_foreign(texts[i]) for i in beyond]
             lost |= is_foreign[left] & is_foreign[right]
-            lost |= self._differ_where_dropped(lowercase=bool(options["lowercase"]))
+            lost |= self._differ_where_dropped(texts, beyond, lowercase=bool(options["lowercase"]))
         return np.asarray(lost, dtype=bool)
 
-    def _differ_where_dropped(self, *, lowercase: bool) -> NDArray[np.bool_]:
+    def _differ_where_dropped(
+        self, texts: Sequence[str], beyond: Sequence[int], *, lowercase: bool
+    ) -> NDArray[np.bool_]:
         """Return where texts have the same words, and differ in letters that are in no word."""
-        dropped = [_dropped(text, lowercase=lowercase) for text in self.table.texts]
-        numbers = {signs: number for number, signs in enumerate(dict.fromkeys(dropped))}
-        own = np.array([numbers[signs] for signs in dropped], dtype=np.int64)
-        left, right, lengths = self.own_candidate, self.other, self.table.lengths
-        found = (own[left] != own[right]) & (lengths[left] == lengths[right])
-        sequences = self.table.sequences() if found.any() else []
-        for i in np.flatnonzero(found).tolist():
-            found[i] = sequences[left[i]] == sequences[right[i]]
+        numbers = {"": 0}
+        own = np.zeros(len(texts), dtype=np.int64)
+        for i in beyond:
+            own[i] = numbers.setdefault(_dropped(texts[i], lowercase=lowercase), len(numbers))
+        left, right = self.own_candidate, self.other
+        found = own[left] != own[right]
+        found[found] = self.table.are_equal(left[found], right[found])
         return np.asarray(found, dtype=bool)
 
 
@@ -199,8 +204,6 @@ def _is_foreign(text: str) -> bool:
     >>> [_is_foreign(text) for text in ("東京 2020", "l'été à Évian", "x 東京")]
     [True, False, True]
     """
-    if text.isascii():
-        return False
     letters = _LETTER.findall(text)
     return bool(2 * sum(letter.isascii() for letter in letters) < len(letters))
 
@@ -211,8 +214,6 @@ def _dropped(text: str, *, lowercase: bool) -> str:
     >>> _dropped("Évian, 東京 2020", lowercase=True)
     'é東京'
     """
-    if text.isascii():
-        return ""
     text = text.lower() if lowercase else text
     return "".join(sign for sign in text if not sign.isascii() and sign.isalnum())
 
