@@ -382,12 +382,11 @@ OnBatch = Callable[[int, int, float], None]
 def statistics_table(prepared: Prepared[W], *, first_position: int) -> pa.Table:
     """Return one row of statistics per input row; nulls where it is quarantined or not sampled."""
     validated = prepared.validated
-    why: list[tuple[str | None, str | None]] = [(NOT_SAMPLED, None)] * prepared.n_rows
-    for i in validated.good:
-        why[i] = (None, None)
-    for i, reason in validated.quarantined.items():
-        why[i] = reason
-    reasons, messages = [own[0] for own in why], [own[1] for own in why]
+    reasons = np.full(prepared.n_rows, NOT_SAMPLED, dtype=object)
+    messages = np.full(prepared.n_rows, None, dtype=object)
+    reasons[validated.good] = None
+    for i, why in validated.quarantined.items():
+        reasons[i], messages[i] = why
     slots = np.full(prepared.n_rows, -1, dtype=np.int64)
     slots[validated.good] = np.arange(len(validated.good))
     # Taking a null index gives a null.

@@ -150,9 +150,8 @@ class CopiedColumns:
             return Copied(pa.table({"id": _row_ids(file, chunk)}))
         table = reader.read(piece, chunk)
         chunk = RowRange(chunk.start, chunk.start + table.num_rows)
-        columns = {"id": _row_ids(file, chunk)}
-        if self._id_column is not None:
-            columns["id"] = table.column(self._id_column)
+        is_made = self._id_column is None
+        columns = {"id": _row_ids(file, chunk) if is_made else table.column(self._id_column)}
         columns.update({name: table.column(name) for name in self._carry})
         copied = {name: self._as_elsewhere(name, own) for name, own in columns.items()}
         clusters = None if cluster is None else column_hashes(table.column(cluster))

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from qaeval_core.metrics.base import Scores
@@ -51,14 +52,14 @@ def score_rows(
     pyarrow.Table
         The fields of `score_columns.score_fields`.
     """
-    reasons = _quarantine_reasons(statistics)
-    for i in [] if chosen is None else np.flatnonzero(~chosen).tolist():
-        reasons[i] = NOT_SAMPLED
-    good = np.array([reason is None for reason in reasons], dtype=bool)
+    reasons = pc.coalesce(*(own.column(QUARANTINE_REASON) for own in statistics.values()))
+    if chosen is not None:
+        reasons = pc.if_else(pa.array(chosen), reasons, NOT_SAMPLED)
+    good = np.asarray(reasons.is_null())
     slots = np.where(good, np.cumsum(good) - 1, -1)
     indices = pa.array(slots, mask=~good)
     kept = {key: table.filter(pa.array(good)) for key, table in statistics.items()}
-    columns: dict[str, pa.Array] = {}
+    columns: dict[str, pa.Array | pa.ChunkedArray] = {}
     for plan in run.instances:
         scores = score_instance(plan, kept)
         for own in plan.columns:
@@ -71,10 +72,10 @@ def score_rows(
             totals.count_instance(plan, scores)
     if totals is not None:
         totals.n_rows += len(reasons)
-        counts = Counter(reason for reason in reasons if reason is not None)
+        counts = Counter(reasons.drop_null().to_pylist())
         totals.n_not_sampled += counts.pop(NOT_SAMPLED, 0)
         totals.quarantined.update(counts)
-    columns[QUARANTINE_REASON] = pa.array(reasons, pa.string())
+    columns[QUARANTINE_REASON] = reasons
     return pa.table(columns)
 
 
@@ -100,14 +101,6 @@ def _statistics(sums: NDArray[np.float64]) -> pa.Array:
     lists = pa.ListArray.from_arrays(pa.array(offsets), pa.array(sums.ravel()))
     is_missing = np.isnan(sums).any(axis=1)
     return lists.take(pa.array(np.arange(len(sums)), mask=is_missing))
-
-
-def _quarantine_reasons(statistics: Mapping[str, pa.Table]) -> list[str | None]:
-    merged: list[str | None] = []
-    for table in statistics.values():
-        own = table.column(QUARANTINE_REASON).to_pylist()
-        merged = [a or b for a, b in zip(merged, own, strict=True)] if merged else own
-    return merged
 
 
 class ArrowStatistics:

@@ -18,6 +18,7 @@ from pathlib import PurePosixPath
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
@@ -413,21 +414,20 @@ def _quarantine_rows(
     given: pa.Table, scores: pa.Table, statistics: Mapping[str, pa.Table]
 ) -> pa.Table:
     """Return the quarantine records of some rows, messages and stages from their families."""
+    why = scores.column(QUARANTINE_REASON)
+    rows = np.flatnonzero(pc.not_equal(why, NOT_SAMPLED).fill_null(False))
+    positions = next(iter(statistics.values())).column("position")
+    messages = {key: table.column(QUARANTINE_MESSAGE) for key, table in statistics.items()}
     records = []
-    reasons = scores.column(QUARANTINE_REASON).to_pylist()
-    positions = next(iter(statistics.values())).column("position").to_pylist()
-    messages = [
-        (key, table.column(QUARANTINE_MESSAGE).to_pylist()) for key, table in statistics.items()
-    ]
-    for i, reason in enumerate(reasons):
-        if reason in (None, NOT_SAMPLED):
-            continue
-        key, message = next((key, own[i]) for key, own in messages if own[i] is not None)
+    for i in rows.tolist():
+        reason = why[i].as_py()
+        told = ((key, column[i].as_py()) for key, column in messages.items())
+        key, message = next((key, text) for key, text in told if text is not None)
         kinds = (UNREADABLE, "killed_worker")
         records.append(
             {
                 "id": text_of(given.column("id")[i]),
-                "position": positions[i],
+                "position": positions[i].as_py(),
                 "reason": reason,
                 "message": message,
                 "stage": key if reason in kinds else "validate",
