@@ -30,8 +30,9 @@ from qaeval_core.running.visibility import Sight
 from qaeval_core.running.word_processes import WordPass, commit_piece, process_count
 from qaeval_core.store.row_ranges import RowRange
 
-# So long words are counted here before it is known how long they take.
+# So long words are counted here before it is known how long they take; of few rows always.
 _TRIED_S = 0.5
+_LEAST_ROWS = 8_192
 
 
 def local_device(cluster: ClusterSection) -> Device:
@@ -78,6 +79,11 @@ class LocalSupervisor:
         self.counter.add(n_rows, n_tokens, n_padded_tokens)
         self._printer.update(self.counter.snapshot())
         StopSign(self._stop).look()
+
+    @property
+    def n_rows(self) -> float:
+        """Rows that are done."""
+        return self.counter.snapshot().n_rows
 
     def set_status(self, note: str) -> None:
         """Take what a line of progress shall end with."""
@@ -169,16 +175,24 @@ class LocalPieceExecutor:
             if not self._may_spread(job, families):
                 yield from worker.run(pieces)
                 return
-            n_cpus, n_rows = self._n_threads or available_cpus(), sum(own.n_rows for own in pieces)
-            started, n_done = time.perf_counter(), 0
+            n_rows, began = sum(own.n_rows for own in pieces), None
             for n_tried, piece in enumerate(pieces, 1):
-                yield from worker.run([piece])
-                n_done += piece.n_rows
-                passed = time.perf_counter() - started
-                left_s = passed / n_done * (n_rows - n_done)
-                n_processes = process_count(left_s, min(n_cpus, len(pieces) - n_tried))
-                if passed >= _TRIED_S and n_processes > 1:
-                    break
+                for done in worker.run([piece]):
+                    yield done
+                    # The first shard loads what the others use.
+                    began = began or (time.perf_counter(), supervisor.n_rows)
+                n_left = n_rows - supervisor.n_rows
+                if n_left < _LEAST_ROWS:
+                    yield from worker.run(pieces[n_tried:])
+                    return
+                if began is None:
+                    continue
+                passed, n_timed = time.perf_counter() - began[0], supervisor.n_rows - began[1]
+                if passed >= _TRIED_S and n_timed:
+                    n_cpus = min(self._n_threads or available_cpus(), len(pieces) - n_tried)
+                    n_processes = process_count(passed / n_timed * n_left, n_cpus)
+                    if n_processes > 1:
+                        break
             else:
                 return
         yield from self._run_apart(job, families, pieces[n_tried:], supervisor, n=n_processes)

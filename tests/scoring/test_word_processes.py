@@ -34,6 +34,7 @@ METRICS = ("f1", "bleu_4", "cider")
 def any_rows_are_worth_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(word_processes, "_LEAST_S", 1e-9)
     monkeypatch.setattr(local_executor, "_TRIED_S", 0.0)
+    monkeypatch.setattr(local_executor, "_LEAST_ROWS", 0)
     monkeypatch.setattr(range_executor, "_ROWS_FOR_PROCESSES", 0)
 
 
@@ -192,7 +193,8 @@ def test_processes_end_with_a_killed_command(source: Path, tmp_path: Path) -> No
     out = tmp_path / "out"
     code = (
         "from qaeval_core.running import local_executor, range_executor, word_processes\n"
-        "word_processes._LEAST_S, local_executor._TRIED_S = 1e-9, 0.0\n"
+        "word_processes._LEAST_S = 1e-9\n"
+        "local_executor._TRIED_S, local_executor._LEAST_ROWS = 0.0, 0\n"
         "range_executor._ROWS_FOR_PROCESSES = 0\n"
         "local_executor.available_cpus = lambda: 2\n"
         "from qaeval import cli\n"
