@@ -213,8 +213,8 @@ def filter_rows(
         option(
             group=arguments.LABELS,
             metavar="N",
-            text="Draw N rows, write them as a CSV file to label, and stop. With --learn the "
-            "sheet serves any ranking.",
+            text="Draw N rows, write them as a CSV file and a page to label, and stop. With "
+            "--learn the sheet serves any ranking.",
         ),
     ] = None,
     within_best: Annotated[

@@ -32,6 +32,12 @@ LABEL_COLUMN = "good"
 SHEET_NAME = "label_sheet.csv"
 # Beside the sheet that told where to draw it.
 SECOND_SHEET_NAME = "label_sheet_best.csv"
+# Of each sheet: the page that labels it, and the table that the page hands out.
+PAGE_NAMES = {
+    SHEET_NAME: ("label.html", "labels.csv"),
+    SECOND_SHEET_NAME: ("label_best.html", "labels_best.csv"),
+}
+SHEET_FILES = {*PAGE_NAMES, *(name for names in PAGE_NAMES.values() for name in names)}
 # What spreadsheets take for a formula, in full width too; some trim what cannot be seen first.
 _FORMULA = tuple("=+-@\uff1d\uff0b\uff0d\uff20")
 _UNSEEN = "\u200b\u200c\u200d\u200e\u200f\u2060\ufeff"
@@ -339,12 +345,13 @@ def sheet_text(rows: Sequence[Mapping[str, object]]) -> str:
     writer.writerow(["id", LABEL_COLUMN, *names])
     for row in rows:
         # An id comes back as it is; of a text, each sign must stand where it is read.
-        texts = [_TURNS.sub(_notation, _cell(row[name])) for name in names]
-        writer.writerow([_cell(row["id"]), "", *texts])
+        texts = [_TURNS.sub(_notation, cell(row[name])) for name in names]
+        writer.writerow([cell(row["id"]), "", *texts])
     return sink.getvalue()
 
 
-def _cell(value: object) -> str:
+def cell(value: object) -> str:
+    """Return a value as a cell that no spreadsheet takes for a formula."""
     text = "\n\n".join(map(str, value)) if isinstance(value, list) else str(value or "")
     return _ESCAPE + text if _is_formula(text) else text
 

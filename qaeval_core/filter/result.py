@@ -221,7 +221,8 @@ def _sheet_lines(content: Mapping[str, Any]) -> Iterator[str]:
     part = "rows that could be kept" if within is None else f"rows, the best {within:.1%}"
     yield f"{content['n_labels']:,} of {content['n_eligible']:,} {part}: {content['sheet']}"
     after = "" if within is None else f" --within-best {within:.4f}"
-    yield f"fill its column good with 1 or 0, then: --labels FILE --label 'good == 1'{after}"
+    yield f"label them in a browser: {content['page']}"
+    yield f"or fill the sheet's column good with 1 or 0; then: --labels FILE{after}"
     yield "its order is random: to label a part, label the first rows, and keep the others in it"
     found: Outlook | None = content["outlook"]
     n_certifying = content["n_certifying"]

@@ -21,7 +21,7 @@ from qaeval_core.filter.decide import QuotaCount, keep_best, n_of
 from qaeval_core.filter.evidence import Evidence, NoEvidenceError, weigh
 from qaeval_core.filter.filtering import COMBINE_NAME, OUTPUTS, Filtering, decide_early, learn, scan
 from qaeval_core.filter.groups import count_groups
-from qaeval_core.filter.labels import SECOND_SHEET_NAME, SHEET_NAME, LabeledRows, read_labels
+from qaeval_core.filter.labels import SHEET_FILES, LabeledRows, read_labels
 from qaeval_core.filter.learn import Learned
 from qaeval_core.filter.looks import Account
 from qaeval_core.filter.order import Cut
@@ -124,7 +124,7 @@ def _check_folder(folder: StoragePath, corpus: Corpus) -> None:
             raise
         raise OutRefusedError(f"--to {folder}: {error.strerror} [QA0111]") from None
     # What begins with a dot is a lock, work, or what a killed writer left.
-    names = {name for name in there if name[0] != "."} - {SHEET_NAME, SECOND_SHEET_NAME, PROBES}
+    names = {name for name in there if name[0] != "."} - {*SHEET_FILES, PROBES}
     if not names:
         return
     is_own = (folder / "filter.json").is_file()

@@ -14,8 +14,10 @@ from qaeval_core.errors import ConfigError, SchemaError
 from qaeval_core.filter.corpus_rows import CorpusRows
 from qaeval_core.filter.evidence import weigh
 from qaeval_core.filter.filtering import Filtering, decide_early, scan
+from qaeval_core.filter.label_page import label_page
 from qaeval_core.filter.labels import (
     N_SHOWN,
+    PAGE_NAMES,
     SECOND_SHEET_NAME,
     SHEET_NAME,
     LabeledRows,
@@ -55,6 +57,9 @@ def write_sheet(run: Filtering) -> FilterResult:
         texts, part, n_before, n_left = _drawn(run)
     path = run.folder / (SHEET_NAME if part.share is None else SECOND_SHEET_NAME)
     _put_sheet(run, path, sheet_text(texts))
+    page_name, labels_name = PAGE_NAMES[path.name]
+    page = run.folder / page_name
+    run.store.write(page, label_page(texts, sheet=path.name, labels=labels_name).encode())
     # Of a learned rank two thirds of the labels certify, and of them what reaches the last stage.
     n_certifying = len(texts)
     if request.learn:
@@ -62,6 +67,7 @@ def write_sheet(run: Filtering) -> FilterResult:
     return FilterResult(
         {
             "sheet": str(path),
+            "page": str(page),
             "n_labels": len(texts),
             "n_eligible": part.n_rows,
             "within": part.share,

@@ -1,4 +1,4 @@
-"""HTML: pages that need nothing else: no script, no font, no link.
+"""HTML: pages that need nothing else: no font, no link, and no script but a tool's own.
 
 All text of rows is escaped here, and a policy in the page forbids whatever might still load. A page
 is made of sections, a section of blocks of four kinds.
@@ -6,6 +6,8 @@ is made of sections, a section of blocks of four kinds.
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import html
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -61,7 +63,7 @@ _PAGE = """<!doctype html>
 <html lang="en">
 <head>
 <meta charset="utf-8">
-<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'">
+<meta http-equiv="Content-Security-Policy" content="{policy}">
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <title>{title}</title>
 <style>{style}</style>
@@ -70,7 +72,7 @@ _PAGE = """<!doctype html>
 <main>
 {sections}
 </main>
-</body>
+{script}</body>
 </html>
 """
 
@@ -124,9 +126,19 @@ class Passage:
 Block: TypeAlias = Strip | Table | Fields | Passage
 
 
-def page(title: str, sections: Sequence[str]) -> str:
-    """Return a page of sections, which are HTML."""
-    return _PAGE.format(title=escaped(title), style=STYLE, sections="\n".join(sections))
+def page(title: str, sections: Sequence[str], *, script: str = "") -> str:
+    """Return a page of sections, which are HTML; of a tool with the one script it may run."""
+    policy, element = "default-src 'none'; style-src 'unsafe-inline'", ""
+    if script:
+        digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+        policy, element = f"{policy}; script-src 'sha256-{digest}'", f"<script>{script}</script>\n"
+    return _PAGE.format(
+        title=escaped(title),
+        style=STYLE,
+        sections="\n".join(sections),
+        policy=policy,
+        script=element,
+    )
 
 
 def section(title: str, parts: Sequence[str]) -> str:

@@ -170,7 +170,7 @@ def test_from_the_sheet_to_the_certificate(out: Path, tmp_path: Path) -> None:
     said = qaeval("filter", out, *ranked, "--label-sheet", "300", "--precision", "0.6")
     sheet = kept / "label_sheet.csv"
     assert str(sheet) in said and "even if all 300 labels turn out good" in said
-    assert sorted(path.name for path in kept.iterdir()) == ["label_sheet.csv"]
+    assert sorted(path.name for path in kept.iterdir()) == ["label.html", "label_sheet.csv"]
     table = pl.read_csv(sheet, infer_schema=False)
     assert table.columns == ["id", "good", "question", "context", "answer"]
     assert table.height == 300 == table["id"].n_unique()

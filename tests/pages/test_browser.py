@@ -24,6 +24,7 @@ from explain.test_page import make_explanation, make_standing
 from filter_corpora import questions
 from helpers import qaeval, run_locally
 from qaeval_core.explain.page import explanation_page
+from qaeval_core.filter.labels import read_labels
 from study.test_formats import correlated, rendered
 from study.test_pinned_study import write_tables
 
@@ -88,13 +89,45 @@ window.addEventListener("load", () => {
 """
 
 
-def measured(page: str, width: int, folder: Path) -> dict[str, Any]:
-    """Return how wide a page is in a frame of some pixels, and what lies beyond what holds it."""
+# Labels rows by keys, takes the table that the page hands out, and opens the page again.
+_LABEL = """
+const frame = document.getElementById("frame");
+window.addEventListener("load", async () => {
+  const part = (id) => frame.contentDocument.getElementById(id);
+  const own = frame.contentWindow, counts = [], texts = [];
+  let handed = null;
+  own.URL.createObjectURL = (given) => { handed = given; return "#"; };
+  for (const key of ["1", "0", "s", "u", "0", "x", "S", "1"]) {
+    texts.push(part("row").textContent);
+    frame.contentDocument.dispatchEvent(new own.KeyboardEvent("keydown", { key }));
+    counts.push(part("count").textContent);
+  }
+  part("bad").click();
+  part("download").click();
+  const marks = [...frame.contentDocument.querySelectorAll("mark")].map((one) => one.textContent);
+  // Without its mark spreadsheets take UTF-8 for something else; text() drops it.
+  const mark = new Uint8Array(await handed.arrayBuffer()).slice(0, 3).join(" ");
+  const table = await handed.text(), isKept = part("lost").hidden, last = part("count").textContent;
+  await new Promise((then) => { frame.onload = then; own.location.reload(); });
+  const again = part("count").textContent;
+  const said = document.createElement("pre");
+  said.id = "found";
+  said.textContent = JSON.stringify({ counts, texts, marks, mark, table, isKept, last, again });
+  document.body.append(said);
+});
+"""
+
+
+def measured(page: str, width: int, folder: Path, *, script: str = _MEASURE) -> dict[str, Any]:
+    """Return what a script finds of a page in a frame of some pixels.
+
+    By default how wide it is, and what lies beyond what holds it.
+    """
     around = folder / "around.html"
     around.write_text(
         f'<!doctype html><meta charset="utf-8"><body style="margin: 0">'
         f'<iframe id="frame" style="border: 0; width: {width}px; height: 900px" '
-        f'srcdoc="{html.escape(page, quote=True)}"></iframe><script>{_MEASURE}</script>'
+        f'srcdoc="{html.escape(page, quote=True)}"></iframe><script>{script}</script>'
     )
     done = subprocess.run(
         [str(CHROMIUM), "--headless=new", "--no-sandbox", "--disable-gpu", "--hide-scrollbars",
@@ -144,7 +177,10 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
         week(folder, number, table=own)
         options = ("--pin", "--by", "topic") if not number else ()
         audited(folder / f"out{number}", folder, *options, expect=3 * (number == 2))
+    drawn = [*words[:2], *words[4:], "--label-sheet", "40"]
+    qaeval("filter", folder / "out", "--to", folder / "sheet", *drawn)
     return {
+        "label": (folder / "sheet" / "label.html").read_text(),
         "report": (folder / "out" / "report.html").read_text(),
         "filter": (folder / "kept" / "filter.html").read_text(),
         "audit": (folder / "report" / "audit.html").read_text(),
@@ -158,16 +194,40 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("width", WIDTHS)
-@pytest.mark.parametrize("name", ["report", "filter", "audit", "explain", "correlate"])
+@pytest.mark.parametrize("name", ["report", "filter", "audit", "explain", "correlate", "label"])
 def test_nothing_is_beyond_what_holds_it(
     pages: dict[str, str], tmp_path: Path, name: str, width: int
 ) -> None:
     """A page that scrolls sideways cannot be read on a phone."""
     found = measured(pages[name], width, tmp_path)
     assert width - 20 <= found["client"] <= width
-    assert found["texts"] > 20, "a check that sees nothing would make this one worthless"
+    n_least = 15 if name == "label" else 20  # It shows one row at a time.
+    assert found["texts"] > n_least, "a check that sees nothing would make this one worthless"
     assert found["scroll"] <= found["client"]
     assert found["problems"] == []
+
+
+def test_labels_from_the_first_key_to_the_table(pages: dict[str, str], tmp_path: Path) -> None:
+    found = measured(pages["label"], 1400, tmp_path, script=_LABEL)
+    counts = [tuple(map(int, re.findall(r"\d+", own))) for own in [*found["counts"], found["last"]]]
+    # Through, of all, good, bad, skipped: 1 0 s u 0 x S 1 and a click on bad.
+    assert counts == [
+        (1, 40, 1, 0, 0), (2, 40, 1, 1, 0), (3, 40, 1, 1, 1), (2, 40, 1, 1, 0), (3, 40, 1, 2, 0),
+        (3, 40, 1, 2, 0), (4, 40, 1, 2, 1), (5, 40, 2, 2, 1), (6, 40, 2, 3, 1),
+    ]  # fmt: skip
+    assert found["texts"][2] == found["texts"][4] != found["texts"][3], "undone, and asked again"
+    assert found["again"] == (
+        found["last"] if found["isKept"] else "0 of 40: 0 good, 0 bad, 0 skipped"
+    )
+    (tmp_path / "labels.csv").write_text(found["table"], encoding="utf-8")
+    labels = read_labels(str(tmp_path / "labels.csv"))
+    assert list(labels.is_good.values()) == [True, False, False, True, False]
+    assert len(labels.blank) == 1 and found["mark"] == "239 187 191"
+    ids = [
+        own["id"]
+        for own in json.loads(re.findall(r'id="rows">(.*?)</script>', pages["label"])[0])["rows"]
+    ]
+    assert [*labels.is_good, *labels.blank] == [*ids[:3], *ids[4:6], ids[3]]
 
 
 def test_a_page_that_scrolls_would_be_seen(pages: dict[str, str], tmp_path: Path) -> None:

@@ -217,7 +217,8 @@ def test_filter(places: tuple[Place, Place], name: str) -> None:
     files = same_files(places, name)
     # Neither work nor probes stay.
     assert not [own for own in files if own.startswith((".", "_probe"))]
-    assert ("label_sheet.csv" in files) == (name == "sheet")
+    for sheet in ("label_sheet.csv", "label.html"):
+        assert (sheet in files) == (name == "sheet")
     assert ("_SUCCESS" in files) == (name != "sheet")
     said = same(places, *run)
     assert name == "sheet" or "nothing to do: ROOT" in said
