@@ -155,11 +155,12 @@ def filter_rows(
         ),
     ] = "drop",
     labels: Annotated[
-        str | None,
+        list[str] | None,
         option(
             group=arguments.LABELS,
             metavar="FILE",
-            text="Table of labels with a column id: CSV, JSON Lines, JSON or Parquet.",
+            text="Table of labels with a column id: CSV, JSON Lines, JSON or Parquet. Repeat it "
+            "for each rater; where they differ a row counts as bad.",
         ),
     ] = None,
     label: Annotated[
@@ -255,7 +256,7 @@ def filter_rows(
             quota=quota,
             undefined=undefined,
             precision=precision,
-            labels=labels,
+            labels=tuple(labels) if labels else None,
             label=label,
             blank=blank,
             looks=whole_numbers(looks),

@@ -210,10 +210,10 @@ def _not_spread(plan: FilterPlan, spread: Spread) -> str:
     within = plan.request.within
     part = "the rows" if within is None else f"the best {within:.3g} of the rows"
     return (
-        f"{plan.request.labels}: labels are not spread over {part} as a random sample would be. "
-        f"Half of them are among the best {spread.middle:.3g} (p {spread.p_value:.1g}), and say "
-        "nothing about rows below. Draw rows to label with --label-sheet. If these were drawn from "
-        "the best rows alone: --within-best SHARE"
+        f"{plan.request.labels_name}: labels are not spread over {part} as a random sample would "
+        f"be. Half of them are among the best {spread.middle:.3g} (p {spread.p_value:.1g}), and "
+        "say nothing about rows below. Draw rows to label with --label-sheet. If these were drawn "
+        "from the best rows alone: --within-best SHARE"
     )
 
 
@@ -230,16 +230,16 @@ def _needed(plan: FilterPlan, found: Certificate, look: Look) -> int | None:
 def _other_sheet(plan: FilterPlan) -> str:
     request = plan.request
     said = (
-        f"{request.labels} is a label sheet of another rank or other options, or a part of one. "
-        "It is no random sample of the rows that could be kept here, so it certifies nothing. Keep "
-        "its blank rows in it, or draw a sheet with --label-sheet under these options"
+        f"{request.labels_name} is a label sheet of another rank or other options, or a part of "
+        "one. It is no random sample of the rows that could be kept here, so it certifies nothing. "
+        "Keep its blank rows in it, or draw a sheet with --label-sheet under these options"
     )
     return said + ("" if request.learn else ", or one for any rank with --learn COLUMNS")
 
 
 def _shared_and_learned(plan: FilterPlan) -> str:
     return (
-        f"{plan.request.labels} is not a label sheet, and its labels share groups. The labels that "
-        "the rank was not learned from are no random sample. Draw rows with --label-sheet N "
+        f"{plan.request.labels_name} is not a label sheet, and its labels share groups. The labels "
+        "that the rank was not learned from are no random sample. Draw rows with --label-sheet N "
         "--learn COLUMNS, or certify combine.json with labels that it was not learned from"
     )

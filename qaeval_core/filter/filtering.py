@@ -247,7 +247,7 @@ def scan(run: Filtering, labels: Labels | None) -> tuple[CorpusRows, LabeledRows
         _check_undefined(rows, run.tasks)
     if labels is None:
         return rows, None
-    return rows, labeled_rows(labels, found, str(run.plan.request.labels))
+    return rows, labeled_rows(labels, found, run.plan.request.labels_name)
 
 
 def _find_ties(run: Filtering, rows: CorpusRows) -> None:

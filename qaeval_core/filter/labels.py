@@ -12,8 +12,9 @@ import csv
 import io
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -23,6 +24,7 @@ from numpy.typing import NDArray
 from qaeval_core.errors import ConfigError, QAEvalError, SchemaError
 from qaeval_core.filter.corpus_rows import CorpusRows
 from qaeval_core.filter.order import rank_keys
+from qaeval_core.filter.request import FilterRequest
 from qaeval_core.planning.text_files.sheets import decimal_comma
 from qaeval_core.storage.path import StoragePath
 from qaeval_core.tables.conditions import binary_labels
@@ -53,14 +55,19 @@ _CHANCE = 1e-6
 # Of labels beside a sheet's that do no harm.
 _SHARE_OF_OTHERS = 0.1
 N_SHOWN = 5
+_N_LISTED = 50  # of labels that differ
 
 
 @dataclass(frozen=True, slots=True)
 class Labels:
-    """Labeled ids, and which are good; ids of a table's rows that have no label."""
+    """Labeled ids, and which are good; ids of a table's rows that have no label.
+
+    ``differ`` are the ids that tables do not agree on: they count as bad.
+    """
 
     is_good: Mapping[str, bool]
     blank: tuple[str, ...] = ()
+    differ: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         return len(self.is_good)
@@ -121,6 +128,42 @@ def read_labels(path: str, expression: str | None = None, *, encoding: str | Non
         raise ConfigError(f"{path}: no row has a label under {expression!r} [QA0315]")
     blank = (name for name, is_known in zip(ids, is_labeled, strict=True) if not is_known)
     return Labels(good, tuple(blank))
+
+
+def labels_of(request: FilterRequest) -> Labels:
+    """Return the labels of a request's tables, of which each may be another rater's.
+
+    What one of them leaves blank the others say. Where they differ the row is not good: one bad
+    row that is kept does more harm than a good one that is dropped.
+
+    Raises
+    ------
+    UnreadableFileError, SchemaError, ConfigError
+        As `read_labels` does.
+    """
+    read = partial(read_labels, expression=request.label, encoding=request.encoding)
+    tables = [read(path) for path in request.label_files]
+    good: dict[str, bool] = {}
+    blank, differ = [], []
+    for name in dict.fromkeys(name for own in tables for name in (*own.is_good, *own.blank)):
+        said = {own.is_good[name] for own in tables if name in own.is_good}
+        if said:
+            good[name] = said == {True}
+        else:
+            blank.append(name)
+        if len(said) > 1:
+            differ.append(name)
+    return Labels(good, tuple(blank), tuple(differ))
+
+
+def differ_lines(labels: Labels) -> Iterator[str]:
+    """Yield what tables of labels do not agree on, if anything."""
+    if labels.differ:
+        names, more = ", ".join(labels.differ[:_N_LISTED]), len(labels.differ) - _N_LISTED
+        yield (
+            f"raters differ on {len(labels.differ):,} of {len(labels):,} labels, which count as "
+            f"bad until they agree: {names}" + (f" and {more:,} more" if more > 0 else "")
+        )
 
 
 def _numbers_of(column: pl.Series) -> pl.Series:

@@ -118,7 +118,7 @@ def learn_rank(plan: FilterPlan, table: pa.Table, labels: Labels) -> Learned:
     request = plan.request
     pairs = zip(table[_ROW].to_pylist(), table[_ID].to_pylist(), strict=True)
     # A blank row teaches nothing, whatever it counts as.
-    labeled = labeled_rows(replace(labels, blank=()), pairs, str(request.labels))
+    labeled = labeled_rows(replace(labels, blank=()), pairs, request.labels_name)
     table = table.take(np.argsort(table[_ROW].to_numpy(), kind="stable"))
     groups = table[_GROUP].to_pylist()
     learns = is_learning(labeled.ids, request.seed)

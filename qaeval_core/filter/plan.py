@@ -132,7 +132,7 @@ class FilterPlan:
 
     def fingerprint(self) -> str:
         """Return a hash of all that the result depends on."""
-        given = [] if self.request.labels is None else table_files(self.request.labels)
+        given = [file for path in self.request.label_files for file in table_files(path)]
         given += [as_path(str(self.request.rank_by))] if _is_file(self.request) else []
         content: dict[str, Any] = {
             "version": VERSION,

@@ -77,7 +77,7 @@ class FilterRequest:
     quota: str | None = None
     undefined: str = "drop"
     precision: float | None = None
-    labels: str | None = None
+    labels: str | tuple[str, ...] | None = None
     label: str | None = None
     blank: str = "bad"
     looks: tuple[int, ...] = ()
@@ -183,6 +183,16 @@ class FilterRequest:
                 "--label-sheet N and --labels FILE. A certificate needs the share that it printed "
                 "[QA0103]"
             )
+
+    @property
+    def label_files(self) -> tuple[str, ...]:
+        """The tables of labels, of which each may be another rater's."""
+        return (self.labels,) if isinstance(self.labels, str) else self.labels or ()
+
+    @property
+    def labels_name(self) -> str:
+        """The tables of labels, for messages."""
+        return ", ".join(self.label_files)
 
     @property
     def is_within_auto(self) -> bool:

@@ -12,7 +12,7 @@ import polars as pl
 from qaeval_core.filter.corpus_rows import BYTES_PER_ROW, MAPPED_BYTES_PER_ROW, CorpusRows
 from qaeval_core.filter.decide import QuotaCount
 from qaeval_core.filter.evidence import Evidence
-from qaeval_core.filter.labels import Labels, read_labels
+from qaeval_core.filter.labels import Labels, differ_lines, labels_of
 from qaeval_core.filter.looks import Account
 from qaeval_core.filter.order import Cut
 from qaeval_core.filter.plan import FilterPlan
@@ -355,9 +355,9 @@ def dry_run_lines(plan: FilterPlan) -> Iterator[str]:
         )
     request = plan.request
     if request.precision is not None and request.labels is not None:
-        yield labels_line(
-            read_labels(request.labels, request.label, encoding=request.encoding), plan
-        )
+        found = labels_of(request)
+        yield labels_line(found, plan)
+        yield from differ_lines(found)
     yield from (f"note: {note}" for note in plan.notes)
 
 

@@ -21,7 +21,7 @@ from qaeval_core.filter.decide import QuotaCount, keep_best, n_of
 from qaeval_core.filter.evidence import Evidence, NoEvidenceError, weigh
 from qaeval_core.filter.filtering import COMBINE_NAME, OUTPUTS, Filtering, decide_early, learn, scan
 from qaeval_core.filter.groups import count_groups
-from qaeval_core.filter.labels import SHEET_FILES, LabeledRows, read_labels
+from qaeval_core.filter.labels import SHEET_FILES, LabeledRows, differ_lines, labels_of
 from qaeval_core.filter.learn import Learned
 from qaeval_core.filter.looks import Account
 from qaeval_core.filter.order import Cut
@@ -164,7 +164,9 @@ def _filter(run: Filtering, account: Account) -> dict[str, Any]:
     request = run.plan.request
     labels = None
     if request.labels is not None:
-        labels = read_labels(request.labels, request.label, encoding=request.encoding)
+        labels = labels_of(request)
+        for line in differ_lines(labels):
+            run.say(line)
         if request.precision is not None:
             run.say(labels_line(labels, run.plan))
     learned = learn(run, labels) if request.learn and labels is not None else None
@@ -230,8 +232,8 @@ def _weigh(
         return None
     if found.n_dropped:
         run.say(
-            f"{request.labels}: {found.n_dropped:,} of {len(labeled.rows):,} labels are of rows "
-            "that an earlier stage drops, and say nothing of those that are left"
+            f"{request.labels_name}: {found.n_dropped:,} of {len(labeled.rows):,} labels are of "
+            "rows that an earlier stage drops, and say nothing of those that are left"
         )
     return found
 

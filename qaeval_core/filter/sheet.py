@@ -23,7 +23,7 @@ from qaeval_core.filter.labels import (
     LabeledRows,
     SheetOrder,
     check_same_sheet,
-    read_labels,
+    labels_of,
     sheet_text,
 )
 from qaeval_core.filter.looks import Account
@@ -87,7 +87,7 @@ def _drawn(run: Filtering) -> tuple[list[dict[str, object]], _Part, int, int]:
     assert request.label_sheet is not None
     pilot = None
     if request.labels is not None:
-        pilot = read_labels(request.labels, request.label, encoding=request.encoding)
+        pilot = labels_of(request)
     rows, labeled = scan(run, pilot)
     if not request.learn:
         decide_early(run, rows)
@@ -147,7 +147,9 @@ def _best_part(run: Filtering, rows: CorpusRows, labeled: LabeledRows | None) ->
         account = Account(run.plan.corpus_hash())
         pilot = weigh(whole, rows, labeled, shares=shares, share=share, account=account).found
         if not pilot.n_labels:
-            raise ConfigError(f"{request.labels}: no label is of a row that could be kept [QA0315]")
+            raise ConfigError(
+                f"{request.labels_name}: no label is of a row that could be kept [QA0315]"
+            )
         last = best_part(pilot, request.label_sheet)
 
     def is_member(own: slice) -> NDArray[np.bool_]:

@@ -77,7 +77,8 @@ def filter_table(
     **options
         Those of `FilterRequest`: rules, rank_by, near_duplicates, group, top_k, share, budget,
         quota, undefined, precision, labels, label, confidence, seed. ``labels`` is a table, a
-        file of one, or a column of this table, whose nulls are rows that nobody labeled.
+        file of one, or a column of this table, whose nulls are rows that nobody labeled; or a list
+        of these, one for each rater.
 
     Returns
     -------
@@ -106,11 +107,15 @@ def filter_table(
     # Files are what everything below reads; a table that fits memory fits the disk.
     with tempfile.TemporaryDirectory(prefix="qaeval-filter-") as name:
         folder = Path(name)
-        labels = _labels(options.get("labels"), given.table, (columns or {}).get("id", "id"))
-        if labels is not None:
-            options["labels"] = str(folder / "labels" / "labels.parquet")
-            with files.writer(Path(options["labels"])) as sink:
-                pq.write_table(labels, sink)
+        if (several := options.get("labels")) is not None:
+            is_list = isinstance(several, list | tuple)
+            if not is_list or all(isinstance(own, Mapping) for own in several):  # rows of one
+                several = [several]
+            id_column = (columns or {}).get("id", "id")
+            options["labels"] = tuple(
+                _label_file(own, given.table, id_column, folder / "labels" / f"{i}.parquet")
+                for i, own in enumerate(several)
+            )
         request = FilterRequest(
             columns=dict(columns or {}),
             keep=(keep,) if isinstance(keep, str) else tuple(keep),
@@ -128,18 +133,20 @@ def filter_table(
     return FilteredTable(given.back(rows), given.back(decisions), result.content)
 
 
-def _labels(given: object, rows: pa.Table, id_column: str) -> pa.Table | None:
-    """Return a table of labels with a column ``id``; None where none is in memory."""
-    if given is None or isinstance(given, Path):
-        return None
-    if not isinstance(given, str):
-        return known_table(given).table
-    if given not in rows.column_names:
-        return None
-    ids = (
-        rows[id_column]
-        if id_column in rows.column_names
-        else pa.array([f"{_NAME}#{i}" for i in range(rows.num_rows)])
-    )
-    labels = pa.table({"id": ids, LABEL_COLUMN: rows[given]})
-    return labels.filter(pc.is_valid(labels[LABEL_COLUMN]))
+def _label_file(given: object, rows: pa.Table, id_column: str, path: Path) -> str:
+    """Return a file of labels with a column ``id``; of those in memory one is written."""
+    if isinstance(given, Path) or (isinstance(given, str) and given not in rows.column_names):
+        return str(given)
+    if isinstance(given, str):
+        ids = (
+            rows[id_column]
+            if id_column in rows.column_names
+            else pa.array([f"{_NAME}#{i}" for i in range(rows.num_rows)])
+        )
+        labels = pa.table({"id": ids, LABEL_COLUMN: rows[given]})
+        labels = labels.filter(pc.is_valid(labels[LABEL_COLUMN]))
+    else:
+        labels = known_table(given).table
+    with files.writer(path) as sink:
+        pq.write_table(labels, sink)
+    return str(path)
