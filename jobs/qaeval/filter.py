@@ -142,7 +142,8 @@ def filter_rows(
         option(
             group=arguments.SELECTION,
             metavar="COLUMN",
-            text="Score column that ranks rows, or a combine.json written by --learn.",
+            text="Score column that ranks rows, or a combine.json written by --learn. :asc behind "
+            "its name ranks the lowest first, :desc the highest.",
             show_default="the only metric",
         ),
     ] = None,

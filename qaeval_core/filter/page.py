@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from qaeval_core.filter.result import blank_lines, value_name
+from qaeval_core.filter.result import asked_lines, blank_lines, value_name
 from qaeval_core.pages import charts as svg
 from qaeval_core.pages.html import Fields, Passage, Table, block_html, cut, details, page, section
 
@@ -15,7 +15,7 @@ def filter_page(content: Mapping[str, Any]) -> str:
     sections = [
         _head(content),
         section("Yield", [_yield_chart(content), _yield_table(content)]),
-        section("Reasons", [_reasons(content), *_quotas(content)]),
+        section("Reasons", [_reasons(content), *_asked(content), *_quotas(content)]),
         section("Kept and dropped", [_histogram(content), _means(content)]),
         *_learned(content),
         section("At the margin", _examples(content)),
@@ -117,6 +117,10 @@ def _reasons(content: Mapping[str, Any]) -> str:
     rows += [(reason, _shown(n)) for reason, n in ordered]
     rows.append(("all rows", _shown(content["rows"])))
     return block_html(Table("Each row has one reason", ("reason", "rows"), rows, numbers=(1,)))
+
+
+def _asked(content: Mapping[str, Any]) -> list[str]:
+    return [block_html(Passage(f"{line}.", tone="soft")) for line in asked_lines(content)]
 
 
 def _quotas(content: Mapping[str, Any]) -> list[str]:

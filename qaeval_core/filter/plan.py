@@ -43,6 +43,8 @@ _NO_PART_IN_RANKING = (
     "label_sheet",
     "rank_by",
 )
+# Behind a column's name: the lowest or the highest first.
+ORDERS = ("asc", "desc")
 # A reason is a byte of each row.
 _MAX_REASONS = 256
 
@@ -121,7 +123,11 @@ class FilterPlan:
         rank = self.stages.rank
         return {
             "request": {name: request[name] for name in request if name not in _NO_PART_IN_RANKING},
-            "rank": rank.learned.to_json() if isinstance(rank, CombinedRank) else rank.columns,
+            "rank": (
+                rank.learned.to_json()
+                if isinstance(rank, CombinedRank)
+                else [*rank.columns, rank.higher_is_better]
+            ),
             "signatures": dict(self.signatures),
         }
 
@@ -187,8 +193,10 @@ def _stages(request: FilterRequest, corpus: Corpus, notes: list[str]) -> Stages:
     group = _group(request, corpus, duplicates)
     rules = _rules(request, corpus, notes)
     quota = request.quotas
+    quota_column = None
     if quota is not None:
-        _check_value_column(corpus, quota.column, "--quota")
+        quota_column = corpus.roles.get(quota.column, quota.column)
+        _check_value_column(corpus, quota_column, "--quota")
     stages = Stages(
         rank=rank,
         undefined=request.undefined,
@@ -197,7 +205,7 @@ def _stages(request: FilterRequest, corpus: Corpus, notes: list[str]) -> Stages:
         keep_columns=keep_columns,
         duplicates=duplicates,
         group=group,
-        quota=quota.column if quota else None,
+        quota=quota_column,
         question=corpus.roles.get("question"),
         context=corpus.roles.get("context"),
         answer=corpus.roles.get("answer"),
@@ -273,9 +281,18 @@ def _rank(request: FilterRequest, corpus: Corpus) -> Rank:
     if _is_file(request):
         return _read_combination(str(request.rank_by), corpus)
     if request.rank_by is not None:
-        _check_number(corpus, request.rank_by, "--rank-by")
-        return _column_rank(corpus, request.rank_by)
+        return _named_rank(corpus, request.rank_by)
     return _column_rank(corpus, _only_score(corpus))
+
+
+def _named_rank(corpus: Corpus, given: str) -> ColumnRank:
+    """Return the rank of a column, or of one with its order behind a colon."""
+    name, _, order = given.rpartition(":")
+    has_order = given not in corpus.names and order in ORDERS
+    if not has_order:
+        name = given
+    _check_number(corpus, name, "--rank-by")
+    return ColumnRank(name, order == "desc") if has_order else _column_rank(corpus, name)
 
 
 def _column_rank(corpus: Corpus, name: str) -> ColumnRank:

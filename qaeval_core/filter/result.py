@@ -10,7 +10,7 @@ import numpy as np
 import polars as pl
 
 from qaeval_core.filter.corpus_rows import BYTES_PER_ROW, MAPPED_BYTES_PER_ROW, CorpusRows
-from qaeval_core.filter.decide import QuotaCount
+from qaeval_core.filter.decide import QuotaCount, n_of
 from qaeval_core.filter.evidence import Evidence
 from qaeval_core.filter.labels import Labels, differ_lines, labels_of
 from qaeval_core.filter.looks import Account
@@ -110,6 +110,7 @@ def result_content(
         "certificate": _certificate(found.evidence, request),
         "looks": found.account.content(),
         "learned": found.learned.to_json() if found.learned is not None else None,
+        "asked": _n_asked(request, found),
         "quota": [asdict(own) | {"shortfall": own.shortfall} for own in found.quotas],
         "means": _means(plan.metrics, found.sums),
         "histogram": _histogram(found, sign),
@@ -118,6 +119,30 @@ def result_content(
         "notes": list(plan.notes),
         "files": dict(files),
     }
+
+
+def _n_asked(request: FilterRequest, found: FilterOutcome) -> int | None:
+    """Return how many rows a share or budget asks for; None without one."""
+    if request.n_or_share is None:
+        return None
+    if request.exact_share is None:
+        return request.budget
+    quota = request.quotas
+    is_divided = quota is not None and quota.kind != "most"
+    n_rows = sum(own.n_reaching for own in found.quotas) if is_divided else found.shares.n_eligible
+    return n_of(request.exact_share, n_rows)
+
+
+def asked_lines(content: Mapping[str, Any]) -> Iterator[str]:
+    """Yield how far what is kept is from what was asked for, if it is."""
+    asked, kept = content["asked"], content["kept"]
+    if asked is None or asked == kept:
+        return
+    name, n_values = content["columns"]["quota"], len(content["quota"])
+    why = f"{content['eligible']:,} reach the last stage"
+    if name is not None and n_values:
+        why = f"a quota gives each of {n_values:,} values of {name} its own part"
+    yield f"{asked:,} rows were asked for, and {kept:,} are kept: {why}"
 
 
 def _certificate(evidence: Evidence | None, request: FilterRequest) -> dict[str, Any] | None:
@@ -203,6 +228,7 @@ def result_lines(content: Mapping[str, Any], folder: str) -> Iterator[str]:
     if content["cut"] is not None:
         sign = ">=" if content["rank"]["higher_is_better"] else "<="
         yield f"cut: {content['rank']['name']} {sign} {content['cut']:.6g}"
+    yield from (f"note: {line}" for line in asked_lines(content))
     for own in content["quota"]:
         if own["shortfall"]:
             name, n_kept = value_name(own["value"]), own["n_kept"]
