@@ -78,10 +78,10 @@ def filter_rows(
         option(
             group=arguments.SELECTION,
             metavar="RULES",
-            text="Rules for questions: paper (6 to 30 words, answer not in the question), "
-            "extractive (also: answer in the context), or none.",
+            text="Rules for questions: none, paper (6 to 30 words, answer not in the question), "
+            "or extractive (also: answer in the context).",
         ),
-    ] = "paper",
+    ] = "none",
     keep: Annotated[
         list[str] | None,
         option(

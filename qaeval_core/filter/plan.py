@@ -413,14 +413,14 @@ def _check_value_column(corpus: Corpus, name: str, option: str) -> None:
         )
 
 
-def _note_unspaced(corpus: Corpus, notes: list[str]) -> None:
+def _note_unspaced(request: FilterRequest, corpus: Corpus, notes: list[str]) -> None:
     """Note questions of a language that puts no space between words: the rules count words."""
     column = corpus.roles["question"]
     file, n_rows = corpus.files[0].source, corpus.files[0].n_rows
     if is_unspaced(first_texts(file, {"question": column}, n_rows=n_rows).get("question", ())):
         notes.append(
             f"column {column!r} is mostly written without spaces between words, which the rules "
-            "count: --rules none leaves them out"
+            f"count: leave --rules {request.rules} out"
         )
 
 
@@ -429,10 +429,10 @@ def _rules(request: FilterRequest, corpus: Corpus, notes: list[str]) -> tuple[st
         return ()
     if "question" not in corpus.roles:
         raise ConfigError(
-            f"--rules {request.rules}: no question column; name one with --column question=NAME, "
-            "or use --rules none [QA0707]"
+            f"--rules {request.rules}: no question column; name one with --column question=NAME "
+            "[QA0707]"
         )
-    _note_unspaced(corpus, notes)
+    _note_unspaced(request, corpus, notes)
     if request.rules == "extractive":
         for role in ("answer", "context"):
             if role not in corpus.roles:

@@ -66,7 +66,7 @@ class FilterRequest:
         Of tables and labels that are files of text.
     """
 
-    rules: str = "paper"
+    rules: str = "none"
     keep: tuple[str, ...] = ()
     rank_by: str | None = None
     near_duplicates: str | None = None

@@ -93,7 +93,7 @@ def filter_table(
     --------
     >>> import polars as pl
     >>> rows = pl.DataFrame({"id": ["a", "b", "c"], "score": [0.1, 0.9, None]})
-    >>> found = filter_table(rows, rank_by="score", share=0.5, rules="none")
+    >>> found = filter_table(rows, rank_by="score", share=0.5)
     >>> found.kept["id"].to_list(), found.decisions["reason"].to_list()
     (['b'], ['share', None, 'undefined_score'])
     """

@@ -479,7 +479,7 @@ def test_rules_of_the_paper_and_extractive_ones() -> None:
     request = {"rank_by": "score", "near_duplicates": "none"}
     found = filter_table(table, **request, rules="extractive")
     assert found.decisions["reason"].to_list() == table["said"].to_list()
-    paper = filter_table(table, **request).decisions["reason"].to_list()
+    paper = filter_table(table, **{**request, "rules": "paper"}).decisions["reason"].to_list()
     assert paper == [None if own == "answer_not_in_context" else own for own in table["said"]]
     # The passages of a list are looked at one by one.
     lists = table.with_columns(context=pl.concat_list(pl.col("context").str.split(" ")))
