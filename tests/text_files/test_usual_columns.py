@@ -116,6 +116,6 @@ def test_tables_and_python_have_them_too(tmp_path: Path) -> None:
     path = write_parquet(tmp_path / "rows.parquet", table)
     said = qaeval(
         "filter", path, "--to", tmp_path / "kept", "--rank-by", "x", "--share", "1", "--local",
-        "--near-duplicates", "none",
+        "--near-duplicates", "none", "--rules", "paper",
     )  # fmt: skip
     assert "kept 1 of 2 rows" in said
