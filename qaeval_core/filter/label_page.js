@@ -92,8 +92,7 @@ function undo() {
 function download() {
   const link = element("a", "", { download: sheet.labels });
   link.href = URL.createObjectURL(new Blob([table()], { type: "text/csv" }));
-  link.click();
-  URL.revokeObjectURL(link.href);
+  link.click(); // Some browsers read what it names later: it stays until the page is closed.
 }
 
 const ACTIONS = {

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from qaeval_core.stats.value_blocks import ValueBlocks
+from qaeval_core.stats.value_blocks import MOST_VALUES, ROWS_PER_BLOCK, ValueBlocks
 
 N = 10_000
 KINDS = ["anywhere", "few", "one", "a third is one", "ascending", "descending", "in turn", "crowds"]
@@ -78,5 +78,7 @@ def test_a_billion_rows_are_few_blocks_within_a_thousandth() -> None:
         found.add(rng.random(1 << 16), start)
     arrays = found.arrays()
     assert len(arrays["blocks"]) == 1 and len(arrays["block_values"]) <= most
-    # 15 times a share, of 1/32 here and of 1/32,768 by default.
-    assert found.n_off / n <= 15 / most and 15 / (1 << 15) < 0.001
+    # One share of a block for each level: of 1/32 here, of 1/32,768 by default.
+    assert found.n_off / n <= 15 / most
+    n_levels = math.ceil(math.log2(1e9 / ROWS_PER_BLOCK)) + 1
+    assert n_levels == 15 and n_levels / MOST_VALUES < 0.0005
