@@ -14,7 +14,13 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import TextIO
+
+# What was typed, as a shell takes it: pages say how they were made. Empty from Python.
+COMMAND: ContextVar[str] = ContextVar("COMMAND", default="")
+# What --name calls it.
+SHOWN_NAME: ContextVar[str] = ContextVar("SHOWN_NAME", default="")
 
 # What a message has at the end of its line, such as " [QA0305]".
 CODE = re.compile(r" \[([A-Z]{2,}\d{4})\]$", re.MULTILINE)

@@ -22,6 +22,9 @@ os.environ["_TYPER_FORCE_DISABLE_TERMINAL"] = "1"
 
 SHARED_DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
 
+# Pages and run.json say when they were made: two of one test are to be the same.
+os.environ["SOURCE_DATE_EPOCH"] = "1767225600"
+
 
 @pytest.fixture(scope="session")
 def artifacts_root() -> Path:

@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from qaeval_core.pages import MAX_EXAMPLES
+from qaeval_core.terminal import SHOWN_NAME
 
 INPUT = "Input"
 OUTPUT = "Output"
@@ -78,6 +79,11 @@ def complete_formats(incomplete: str) -> list[str]:
     from qaeval_core.pages.printed import FORMATS
 
     return [name for name in FORMATS if name.startswith(incomplete)]
+
+
+def _called(name: str | None) -> str | None:
+    SHOWN_NAME.set((name or "").strip())
+    return name
 
 
 def address(default: str) -> Any:
@@ -172,6 +178,17 @@ TextsOption = Annotated[
 ]
 NoTextsOption = Annotated[
     bool, flag("--no-texts", group=OUTPUT, text="Show no texts of rows in the page.")
+]
+NameOption = Annotated[
+    str | None,
+    option(
+        "--name",
+        group=OUTPUT,
+        metavar="NAME",
+        text="Name shown in the page, e.g. 2026-W03.",
+        show_default="that of the folder",
+        callback=_called,
+    ),
 ]
 FormatOption = Annotated[
     str,

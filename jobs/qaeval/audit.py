@@ -14,6 +14,7 @@ from qaeval.arguments import (
     ConfigOption,
     DryRunOption,
     MovedInputOption,
+    NameOption,
     NoTextsOption,
     RunArgument,
     TextsOption,
@@ -85,6 +86,7 @@ def audit_run(
             text="Use this run as the reference for future audits.",
         ),
     ] = False,
+    name: NameOption = None,
     texts: TextsOption = None,
     no_texts: NoTextsOption = False,
     watch: Annotated[

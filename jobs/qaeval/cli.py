@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import importlib
 import os
+import shlex
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from typing import Annotated, Any
@@ -14,6 +15,7 @@ import typer
 from qaeval import command as options
 from qaeval.command import DEBUG, caught
 from qaeval_core.distribution import NAME, PASSED_ON
+from qaeval_core.terminal import COMMAND, SHOWN_NAME
 
 EPILOG = """Examples:
 
@@ -109,6 +111,8 @@ def _root(
 
 def main() -> None:
     """Run the command line."""
+    COMMAND.set(shlex.join(["qaeval", *sys.argv[1:]]))
+    SHOWN_NAME.set("")
     asked = next((word for word in sys.argv[1:] if not word.startswith("-")), "")
     # What is loaded stays: looking for cycles in it took a tenth of the start. A verb turns it on.
     gc.disable()

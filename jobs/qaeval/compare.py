@@ -14,6 +14,7 @@ from qaeval import command as options
 from qaeval.arguments import (
     FormatOption,
     MovedInputOption,
+    NameOption,
     PercentOption,
     ResamplesOption,
     SeedOption,
@@ -85,6 +86,7 @@ def compare(
             text="Folder for compare.html and compare.json.",
         ),
     ] = None,
+    name: NameOption = None,
     form: FormatOption = "text",
     percent: PercentOption = False,
     width: WidthOption = None,

@@ -17,6 +17,7 @@ from qaeval.arguments import (
     EncodingOption,
     LocalOption,
     MovedInputOption,
+    NameOption,
     SeedOption,
     flag,
     option,
@@ -73,6 +74,7 @@ def filter_rows(
             text="Folder for the kept rows and all decisions. Required without --dry-run.",
         ),
     ] = None,
+    name: NameOption = None,
     rules: Annotated[
         str,
         option(

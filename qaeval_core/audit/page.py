@@ -18,11 +18,13 @@ from qaeval_core.audit.run import AuditOutcome, column_summary, run_summary, sig
 from qaeval_core.audit.settings import TOLERANCES
 from qaeval_core.audit.unusual_runs import MIN_RUNS, Unusual, unusual
 from qaeval_core.pages import charts as svg
+from qaeval_core.pages.axes import Axis
 from qaeval_core.pages.example_rows import MAX_BYTES, RunExamples, example_tables
 from qaeval_core.pages.html import (
     Fields,
     Markup,
     Passage,
+    Section,
     Table,
     Tone,
     block_html,
@@ -31,7 +33,6 @@ from qaeval_core.pages.html import (
     figure,
     left_out,
     page,
-    section,
     shown,
     within,
 )
@@ -76,7 +77,8 @@ def audit_page(outcome: AuditOutcome, examples: RunExamples | None = None) -> st
         Rows of lowest and highest score; default none are shown.
     """
     for room in _ROOMS:
-        text = page("qaeval audit", list(_sections(_Page(outcome, room), examples)))
+        own = _Page(outcome, room)
+        text = page("qaeval audit", [_head(own)], list(_sections(own, examples)))
         if len(text.encode()) < MAX_BYTES:
             break
     return text
@@ -128,22 +130,21 @@ class _Page:
         return None
 
 
-def _sections(own: _Page, examples: RunExamples | None) -> Iterator[str]:
-    yield _head(own)
+def _sections(own: _Page, examples: RunExamples | None) -> Iterator[Section]:
     if own.names:
-        yield section("Scores", [_columns(own), *_bounds(own)])
-        yield section("Distributions", list(_distributions(own)))
+        yield Section("Scores", [_columns(own), *_bounds(own)])
+        yield Section("Distributions", list(_distributions(own)))
     if rates := _rates(own):
-        yield section("Rows", [rates])
+        yield Section("Rows", [rates])
     if own.outcome.share_matched is not None:
-        yield section("Rows that both runs have", list(_paired(own)))
+        yield Section("Rows that both runs have", list(_paired(own)))
     if own.outcome.earlier:
-        yield section("Earlier runs", list(_history(own)))
+        yield Section("Earlier runs", list(_history(own)))
     if any(row.slice for row in own.outcome.result.rows):
-        yield section("Slices", list(_slices(own)))
+        yield Section("Slices", list(_slices(own)))
     if examples is not None:
-        yield section("Lowest and highest of this run", list(_examples(own, examples)))
-    yield section("How it was made", list(_origin(own)))
+        yield Section("Lowest and highest of this run", list(_examples(own, examples)))
+    yield Section("How it was made", list(_origin(own)))
 
 
 def _head(own: _Page) -> str:
@@ -394,7 +395,10 @@ def _history(own: _Page) -> Iterator[str]:
         known = looked_at.get((name, "mean"))
         bounds = [(x, known.low, known.high) for x, _ in points[-2:]] if known is not None else []
         chart = svg.curves(
-            {name: points}, title=f"Means of {name}, run by run", bounds=bounds, x_shown=_day
+            {name: points},
+            title=f"Means of {name}, run by run",
+            bounds=bounds,
+            x_axis=Axis(shown=_days, ticks=[time for time, _ in points]),
         )
         charts.append(figure(name, chart + _expected(known, n_earlier=len(points) - 1)))
     yield f'<div class="charts">{"".join(charts[: own.room.n_charts])}</div>'
@@ -408,8 +412,8 @@ def _expected(known: Unusual | None, *, n_earlier: int) -> str:
     return block_html(Passage(known.text, tone="bad" if known.is_alert else "soft"))
 
 
-def _day(time: float) -> str:
-    return datetime.fromtimestamp(time, UTC).strftime("%Y-%m-%d")
+def _days(times: Sequence[float]) -> list[str]:
+    return [datetime.fromtimestamp(time, UTC).strftime("%Y-%m-%d") for time in times]
 
 
 def _slices(own: _Page) -> Iterator[str]:

@@ -22,16 +22,18 @@ from qaeval_core.audit.shared_rows import Side, pair_runs
 from qaeval_core.audit.source import Source, open_source
 from qaeval_core.audit.unusual_runs import RunMeans, run_means
 from qaeval_core.errors import ConfigError, RunError, UnreadableFileError, nearest
+from qaeval_core.made import Made
 from qaeval_core.profile.column_profile import Profile
 from qaeval_core.profile.run_profile import RunProfile
 from qaeval_core.running.progress import Tell, no_progress
 from qaeval_core.running.range_executor import RETRY_S, RangeExecutor
 from qaeval_core.storage.base import Tag
-from qaeval_core.storage.path import AnyPath, StoragePath, as_path
+from qaeval_core.storage.path import AnyPath, StoragePath, as_path, read_json
 from qaeval_core.storage.probe import probe
 from qaeval_core.storage.retry import Outages
 from qaeval_core.store.store import Store
 from qaeval_core.tables.finished_run import FinishedRun, read_run
+from qaeval_core.terminal import SHOWN_NAME
 
 AuditStatus = Literal["ok", "alert", "too_few", "first_run", "incomplete"]
 # What comes before says little of the next run, and each is read.
@@ -128,6 +130,8 @@ class Audit:
             reference=before if before is not None else self.reference.cells_of,
             retry_s=self.retry_s,
         )
+        about = read_json(self.out / "run.json") or {}
+        profile.name = SHOWN_NAME.get() or Made.of(about.get("made"), self.out.name).name
         first = AuditOutcome(
             status="first_run",
             out=self.out,
@@ -421,7 +425,7 @@ def columns_of(profile: RunProfile | None) -> Mapping[str, Profile]:
 
 def run_summary(name: str, profile: RunProfile | None) -> dict[str, Any]:
     """Return id, rows, shares of them by name, and clusters."""
-    found: dict[str, Any] = {"id": name}
+    found: dict[str, Any] = {"id": name, "name": name if profile is None else profile.name}
     if profile is not None:
         rates = {own: counts[:, 0].sum(axis=1).tolist() for own, counts in profile.rates.items()}
         found |= {

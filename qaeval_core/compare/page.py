@@ -9,6 +9,7 @@ from qaeval_core.compare.result import MetricResult
 from qaeval_core.compare.run import SystemComparison
 from qaeval_core.pages.html import (
     Passage,
+    Section,
     Table,
     block_html,
     cut,
@@ -16,7 +17,6 @@ from qaeval_core.pages.html import (
     escaped,
     left_out,
     page,
-    section,
     within,
 )
 from qaeval_core.pages.printed import ResultTable, shown
@@ -46,7 +46,7 @@ def compare_page(found: SystemComparison, tables: Mapping[str, Sequence[ResultTa
     ]
     remarks = [names, found.sentence, *left, *found.notes]
     said = [block_html(Passage(within(own, _MAX_CHARS), tone="soft")) for own in remarks]
-    sections = ["\n".join([head, *said])]
+    sections = []
     n_chars = 0
     for own in found.metrics:
         parts, units = [_table(table) for table in tables[own.metric]], list(_texts(found, own))
@@ -54,8 +54,8 @@ def compare_page(found: SystemComparison, tables: Mapping[str, Sequence[ResultTa
         kept = [unit for unit, size in zip(units, sizes, strict=False) if size < _MAX_TEXT_CHARS]
         n_chars += sum(map(len, kept))
         parts += [*kept, left_out(len(units) - len(kept), "rows that differ")]
-        sections.append(section(own.metric, parts))
-    return page("qaeval compare", sections)
+        sections.append(Section(own.metric, parts))
+    return page("qaeval compare", [head, *said], sections)
 
 
 def _table(table: ResultTable) -> str:

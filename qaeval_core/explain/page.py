@@ -22,6 +22,7 @@ from qaeval_core.pages import charts as svg
 from qaeval_core.pages.html import (
     Fields,
     Passage,
+    Section,
     Table,
     block_html,
     details,
@@ -44,13 +45,12 @@ def explanation_page(explanation: Explanation) -> str:
     """Return the page."""
     name = explanation.id if explanation.id is not None else f"row {explanation.row}"
     sections = [
-        _head(explanation, name),
         _texts(explanation),
         _scores(explanation),
         *(_family(family) for family in explanation.families),
-        _origin(explanation),
+        Section("Environment", [_origin(explanation)]),
     ]
-    return page(f"qaeval explain: {name}", sections)
+    return page(f"qaeval explain: {name}", [_head(explanation, name)], sections)
 
 
 def _head(explanation: Explanation, name: str) -> str:
@@ -75,7 +75,7 @@ def _head(explanation: Explanation, name: str) -> str:
     return "\n".join([*lines, *map(block_html, remarks)])
 
 
-def _texts(explanation: Explanation) -> str:
+def _texts(explanation: Explanation) -> Section:
     items = []
     for role, value in explanation.texts.items():
         items.append(f"<dt>{escaped(role)}</dt>")
@@ -83,10 +83,10 @@ def _texts(explanation: Explanation) -> str:
             shown = "null" if text is None else str(text)
             kind = "text" if text else "text soft"
             items.append(f'<dd class="{kind}" dir="auto">{escaped(shown) or "(empty)"}</dd>')
-    return "<section>\n<h2>Texts</h2>\n<dl>\n" + "\n".join(items) + "\n</dl>\n</section>"
+    return Section("Texts", ["<dl>", *items, "</dl>"])
 
 
-def _scores(explanation: Explanation) -> str:
+def _scores(explanation: Explanation) -> Section:
     instances = explanation.instances
     scores = Table(
         "Scores of this row, as stored and as computed again",
@@ -103,9 +103,8 @@ def _scores(explanation: Explanation) -> str:
         ("instance", "signature"),
         [(own.name, own.signature) for own in instances],
     )
-    lines = ["<section>", "<h2>Scores</h2>", block_html(scores)]
-    lines += filter(None, [_standings(explanation.standings)])
-    return "\n".join([*lines, details("Signatures", block_html(signatures)), "</section>"])
+    parts = [block_html(scores), _standings(explanation.standings)]
+    return Section("Scores", [*parts, details("Signatures", block_html(signatures))])
 
 
 def _standings(standings: Sequence[Standing]) -> str:
@@ -142,13 +141,11 @@ def _again(line: ScoreLine) -> str:
     return _value(line.now) if line.is_compared else "not computed"
 
 
-def _family(family: FamilyExplanation) -> str:
+def _family(family: FamilyExplanation) -> Section:
     where = f"artifact <code>{escaped(family.artifact or '')}</code>"
     if family.endpoint is not None:
         where = f"asked at <code>{escaped(family.endpoint)}</code>, and not again for this page"
     lines = [
-        "<section>",
-        f"<h2>{escaped(family.family)}: {escaped(', '.join(family.instances))}</h2>",
         f'<p class="soft">model {escaped(family.model)}; {where}</p>',
     ]
     for target in family.targets:
@@ -162,13 +159,14 @@ def _family(family: FamilyExplanation) -> str:
             head = ("statistic", "value")
             lines.append(block_html(Table("Of whole texts", head, rows, numbers=(1,))))
     signature = f"<code>{escaped(family.signature)}</code>"
-    return "\n".join([*lines, details("Signature", signature), "</section>"])
+    title = f"{family.family}: {', '.join(family.instances)}"
+    return Section(title, [*lines, details("Signature", signature)])
 
 
 def _origin(explanation: Explanation) -> str:
     values = [(key, str(value)) for key, value in explanation.environment.items()]
     made = Fields("Where this page was made", [("run", explanation.out), *values])
-    return details("Environment", block_html(made))
+    return block_html(made)
 
 
 def _part(part: Part) -> str:

@@ -7,21 +7,21 @@ from typing import Any
 
 from qaeval_core.filter.result import asked_lines, blank_lines, value_name
 from qaeval_core.pages import charts as svg
-from qaeval_core.pages.html import Fields, Passage, Table, block_html, cut, details, page, section
+from qaeval_core.pages.axes import Axis, percents
+from qaeval_core.pages.html import Fields, Passage, Section, Table, block_html, cut, page
 
 
 def filter_page(content: Mapping[str, Any]) -> str:
     """Return the page of what filter.json says."""
     sections = [
-        _head(content),
-        section("Yield", [_yield_chart(content), _yield_table(content)]),
-        section("Reasons", [_reasons(content), *_asked(content), *_quotas(content)]),
-        section("Kept and dropped", [_histogram(content), _means(content)]),
+        Section("Yield", [_yield_chart(content), _yield_table(content)]),
+        Section("Reasons", [_reasons(content), *_asked(content), *_quotas(content)]),
+        Section("Kept and dropped", [_histogram(content), _means(content)]),
         *_learned(content),
-        section("At the margin", _examples(content)),
-        details("Request, columns and signatures", _origin(content)),
+        Section("At the margin", _examples(content)),
+        Section("Request, columns and signatures", [_origin(content)]),
     ]
-    return page("qaeval filter", sections)
+    return page("qaeval filter", [_head(content)], sections)
 
 
 def _head(content: Mapping[str, Any]) -> str:
@@ -71,18 +71,25 @@ def _yield_chart(content: Mapping[str, Any]) -> str:
         }
         target = (content["certificate"] or {}).get("target")
         title = "Precision by kept share"
-        return svg.curves(lines, title=title, y_range=(0.0, 1.0), level=target, x_shown=_percent)
+        return svg.curves(
+            lines,
+            title=title,
+            y_range=(0.0, 1.0),
+            level=None if target is None else (target, "target"),
+            x_axis=Axis("kept share", percents),
+        )
     name = content["rank"]["name"]
     cuts = [(own["share"], own["cut"]) for own in yields if own["cut"] is not None]
     if not cuts:
         return block_html(Passage("No row reached the last stage.", tone="soft"))
     said = f"Cut of {name} by kept share"
-    chart = svg.curves({f"cut of {name}": cuts}, title=said, level=content["cut"], x_shown=_percent)
+    chart = svg.curves(
+        {f"cut of {name}": cuts},
+        title=said,
+        level=None if content["cut"] is None else (content["cut"], "cut"),
+        x_axis=Axis("kept share", percents),
+    )
     return chart + block_html(Passage(said, tone="soft"))
-
-
-def _percent(share: float) -> str:
-    return f"{share:.1%}"
 
 
 def _yield_table(content: Mapping[str, Any]) -> str:
@@ -156,7 +163,7 @@ def _means(content: Mapping[str, Any]) -> str:
     return block_html(Table("Means where they are defined", head, rows, numbers=(1, 2)))
 
 
-def _learned(content: Mapping[str, Any]) -> list[str]:
+def _learned(content: Mapping[str, Any]) -> list[Section]:
     found = content["learned"]
     if found is None:
         return []
@@ -172,7 +179,7 @@ def _learned(content: Mapping[str, Any]) -> list[str]:
         rows,
         numbers=(1, 2),
     )
-    return [section("Learned rank", [block_html(table)])]
+    return [Section("Learned rank", [block_html(table)])]
 
 
 def _examples(content: Mapping[str, Any]) -> list[str]:

@@ -1,6 +1,6 @@
 """Chart grids: boxes of distributions, and a grid of what is better than what, as SVG.
 
-As in ``svg``: every mark says in a ``<title>`` what it stands for, and letters have room.
+As in ``charts``: every mark says in a ``<title>`` what it stands for, and letters have room.
 """
 
 from __future__ import annotations
@@ -8,17 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from qaeval_core.pages.charts import (
-    NAMES,
-    RIGHT,
-    ROW,
-    TOP,
-    WIDTH,
-    RowsFrame,
-    drawn,
-    row_name,
-    titled,
-)
+from qaeval_core.pages.axes import RIGHT, TOP, WIDTH, drawn, titled
+from qaeval_core.pages.charts import NAMES, ROW, RowsFrame, row_name
 
 MAX_PAIRED = 14  # rows of a grid: more would leave no room for signs
 _SIGNS = ("−", "+")

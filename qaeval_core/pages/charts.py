@@ -1,32 +1,41 @@
 """Charts: the few of pages, as SVG text: no library, no script, colors by the page's classes.
 
-A chart is 360 units wide: as wide as a phone shows it without making its letters smaller. Its
-letters are cut to the room they have, by a width that hardly any font exceeds; every mark says in a
-``<title>`` what it stands for.
+Their numbers are round ones, and what an axis is stands beside it. Letters are cut to the room they
+have, by a width that hardly any font exceeds; every mark says in a ``<title>`` what it stands for.
 """
 
 from __future__ import annotations
 
-import unicodedata
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
+from qaeval_core.pages.axes import (
+    BOTTOM,
+    BROAD,
+    TOP,
+    WIDTH,
+    Axis,
+    Plot,
+    Point,
+    bottom_axis,
+    count,
+    drawn,
+    fitted,
+    joined,
+    numbers,
+    percents,
+    share,
+    span,
+    ticks,
+    titled,
+    upright,
+)
 from qaeval_core.pages.html import escaped
 from qaeval_core.terminal import visible
 
-WIDTH = 360
-_LEFT, RIGHT, TOP, _BOTTOM = 46, 8, 8, 20  # room for the numbers of the axes
-_PLOT = WIDTH - _LEFT - RIGHT
-NAMES, ROW = 132, 18  # of `interval_dots`: room for names, height of a row
-_LETTER = 11  # height, as in the style of pages
+NAMES, ROW = 132, 18  # of charts of rows: room for names, height of a row
 _MARKED_POINTS = 60  # lines of more points have a title as a whole alone
-_WIDE = frozenset("mwMW@%&…QGODNHU")
-# Beyond, the difference of two may have no number.
-_HUGE = 1e300
-
-Point = tuple[float, float]
+_LINES = ("line a", "line a dotted")
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,12 +47,18 @@ class Dot:
     low: float | None = None
     high: float | None = None
     reason: str = ""
+    is_bad: bool = False
 
     def __str__(self) -> str:
         if self.value is None:
             return f"{self.name}: undefined{f' ({self.reason})' if self.reason else ''}"
         edges = "" if self.low is None else f" [{self.low:.4g}, {self.high:.4g}]"
         return f"{self.name}: {self.value:.4g}{edges}"
+
+
+def at_both_widths(draw: Callable[[int], str]) -> str:
+    """Return a chart twice: as wide as a page for desks, and as wide as others for phones."""
+    return f'<div class="broad">{draw(BROAD)}</div><div class="narrow">{draw(WIDTH)}</div>'
 
 
 def histogram(
@@ -53,8 +68,11 @@ def histogram(
     title: str,
     is_share: bool,
     mark: tuple[float, str] | None = None,
+    is_stacked: bool = False,
+    x_label: str = "",
+    width: int = WIDTH,
 ) -> str:
-    """Return bars of one distribution, or of two side by side.
+    """Return bars of one distribution, or of two side by side or on top of each other.
 
     Parameters
     ----------
@@ -65,33 +83,51 @@ def histogram(
     title : str
         What the chart shows, for those who hear it.
     is_share : bool
-        Whether titles show percent, not counts.
+        Whether values are shares, shown as percent, not counts.
     mark : (float, str), optional
         Where a dashed line stands, and what it is; at the end where that lies beyond.
+    is_stacked : bool
+        Whether the second series stands on the first.
+    x_label : str
+        What the bins are of.
     """
-    height = 150
-    most = max((value for values in series.values() for value in values), default=0.0) or 1.0
-    base, n_bins = height - _BOTTOM, len(edges) - 1
-    step = _PLOT / max(n_bins, 1)
-    parts = [_grid(0.0, most, height=height, shown=_rough_percent if is_share else _count)]
-    for j, (name, values) in enumerate(series.items()):
-        width = step / len(series)
-        for i, value in enumerate(values):
+    columns = [tuple(own) for own in zip(*series.values(), strict=True)]
+    tall = [sum(own) if is_stacked else max(own) for own in columns]
+    most = max(tall, default=0.0) or 1.0
+    y_ticks = ticks(0.0, most, n_most=4, is_whole=not is_share)
+    plot = Plot(
+        (edges[0], edges[-1]) if edges[-1] > edges[0] else span(edges),
+        (0.0, max(most, y_ticks[-1])),
+        150 + (14 if x_label else 0),
+        width,
+        Axis(x_label),
+        "share of rows" if is_share else "rows",
+    )
+    shown = percents(y_ticks) if is_share else [count(own) for own in y_ticks]
+    parts = [plot.axes(y_ticks, shown)]
+    wide = (plot.right - plot.across(edges[0])) / max(len(edges) - 1, 1)
+    own_wide = wide if is_stacked else wide / max(len(series), 1)
+    for i, values in enumerate(columns):
+        below = 0.0
+        for j, (name, value) in enumerate(zip(series, values, strict=True)):
+            bottom, top = plot.up(below), plot.up(below + value)
+            below += value if is_stacked else 0.0
             if not value:
                 continue
-            tall = value / most * (base - TOP)
-            said = _percent(value) if is_share else f"{value:,.0f}"
-            span = f"{edges[i]:.4g} to {edges[i + 1]:.4g}"
+            said = f"{100 * value:.3g} %" if is_share else f"{value:,.0f}"
+            bin_shown = f"{edges[i]:.4g} to {edges[i + 1]:.4g}"
+            x = plot.across(edges[0]) + i * wide + (0 if is_stacked else j * own_wide)
             parts.append(
-                f'<rect class="{"ab"[j]}" x="{_LEFT + i * step + j * width:.1f}" '
-                f'y="{base - tall:.1f}" width="{max(width - 0.6, 0.4):.1f}" height="{tall:.1f}">'
-                f"{titled(f'{name}, {span}: {said}')}</rect>"
+                f'<rect class="{"ab"[j]}" x="{x:.1f}" y="{top:.1f}" '
+                f'width="{max(own_wide - 0.6, 0.4):.1f}" height="{bottom - top:.1f}">'
+                f"{titled(f'{name}, {bin_shown}: {said}')}</rect>"
             )
+    keys = list(zip("ab", series, strict=False)) if len(series) > 1 else []
     if mark is not None:
-        x = _LEFT + _share(mark[0], edges[0], edges[-1]) * _PLOT
-        parts.append(_upright(x, "level", mark[1], top=TOP, bottom=base))
-    parts += _x_ticks([(_LEFT, _number(edges[0])), (WIDTH - RIGHT, _number(edges[-1]))], height)
-    return drawn("".join(parts), height, title) + _legend(list(series), [_BAR, _BAR])
+        x = plot.across(mark[0])
+        parts.append(upright(x, "level", mark[1], top=plot.top, bottom=plot.base))
+        keys.append(("level", mark[1]))
+    return drawn("".join(parts), plot.height, title, width=width) + legend(keys)
 
 
 def interval_dots(
@@ -100,28 +136,32 @@ def interval_dots(
     title: str,
     x_range: tuple[float, float] | None = None,
     level: float | None = None,
+    band: tuple[float, float] | None = None,
 ) -> str:
     """Return a row for each value: its name, a dot, and a line over its interval.
 
     Parameters
     ----------
     dots : sequence of Dot
-        A row without a value says so.
+        A row without a value says so; one that is bad has another color, and a ring.
     title : str
     x_range : (float, float), optional
         Default that of all values and intervals.
     level : float, optional
         Where a dashed line stands, such as what means nothing.
+    band : (float, float), optional
+        What is shaded, such as what is tolerated.
     """
     known = [edge for dot in dots for edge in (dot.value, dot.low, dot.high) if edge is not None]
-    rows = RowsFrame.over([*known, *([] if level is None else [level])], len(dots), x_range)
-    parts = rows.frame(level)
+    more = [*(band or ()), *([] if level is None else [level])]
+    rows = RowsFrame.over([*known, *more], len(dots), x_range)
+    parts = rows.frame(level, band)
     for i, dot in enumerate(dots):
         parts.append(rows.name(i, dot.name, dot.name))
-        y = rows.middle(i)
+        y, kind = rows.middle(i), "b" if dot.is_bad else "a"
         if dot.low is not None and dot.high is not None:
             parts.append(
-                f'<line class="line a" x1="{rows.across(dot.low):.1f}" '
+                f'<line class="line {kind}" x1="{rows.across(dot.low):.1f}" '
                 f'x2="{rows.across(dot.high):.1f}" y1="{y:.1f}" y2="{y:.1f}">'
                 f"{titled(str(dot))}</line>"
             )
@@ -129,8 +169,8 @@ def interval_dots(
             parts.append(rows.remark(i, dot.reason or "undefined", str(dot)))
             continue
         parts.append(
-            f'<circle class="a" cx="{rows.across(dot.value):.1f}" cy="{y:.1f}" r="3.5">'
-            f"{titled(str(dot))}</circle>"
+            f'<circle class="{kind}" cx="{rows.across(dot.value):.1f}" cy="{y:.1f}" '
+            f'r="{4.5 if dot.is_bad else 3.5}">{titled(str(dot))}</circle>'
         )
     return drawn("".join(parts), rows.height, title)
 
@@ -139,10 +179,13 @@ def curves(
     lines: Mapping[str, Sequence[Point]],
     *,
     title: str,
+    x_axis: Axis | None = None,
+    y_label: str = "",
     y_range: tuple[float, float] | None = None,
-    level: float | None = None,
+    level: tuple[float, str] | None = None,
+    mark: tuple[float, str] | None = None,
     bounds: Sequence[tuple[float, float, float]] = (),
-    x_shown: Callable[[float], str] | None = None,
+    width: int = WIDTH,
 ) -> str:
     """Return lines through points, such as a curve with its bound or a history.
 
@@ -151,55 +194,64 @@ def curves(
     lines : mapping of name to sequence of (x, y)
         The first is drawn solid, the second dotted; x in order.
     title : str
+    x_axis : Axis, optional
+    y_label : str
+        What the axis at the left is.
     y_range : (float, float), optional
         Default that of all points.
-    level : float, optional
-        Where a dashed line lies, such as a limit.
+    level : (float, str), optional
+        Where a dashed line lies, such as a limit, and what it is.
+    mark : (float, str), optional
+        Where an upright line stands, such as what was chosen, and what it is.
     bounds : sequence of (x, low, high), optional
         Shaded between low and high.
-    x_shown : callable, optional
-        How numbers below are written.
     """
-    height, shown = 190, x_shown or _number
+    x_axis = x_axis or Axis()
     points = [point for line in lines.values() for point in line]
-    x_low, x_high = _range([x for x, _ in points])
     values = [y for _, y in points] + [edge for _, *own in bounds for edge in own]
-    low, high = y_range or _range([*values, *([] if level is None else [level])])
-
-    def place(x: float, y: float) -> Point:
-        tall = (min(max(y, low), high) - low) / (high - low) * (height - _BOTTOM - TOP)
-        return _LEFT + (x - x_low) / (x_high - x_low) * _PLOT, height - _BOTTOM - tall
-
-    parts = [_grid(low, high, height=height, shown=_number)]
+    low, high = y_range or span([*values, *([] if level is None else [level[0]])])
+    height = (190 if width == WIDTH else 260) + (14 if x_axis.label else 0)
+    plot = Plot(span([x for x, _ in points]), (low, high), height, width, x_axis, y_label)
+    y_ticks = ticks(low, high)
+    parts = [plot.axes(y_ticks, numbers(y_ticks))]
+    keys = []
     if bounds:
-        outline = [place(x, top) for x, _, top in bounds]
-        outline += [place(x, bottom) for x, bottom, _ in reversed(bounds)]
-        parts.append(f'<polygon class="band" points="{_joined(outline)}">{titled(title)}</polygon>')
-    if level is not None and low <= level <= high:
-        (left, y), (right, _) = place(x_low, level), place(x_high, level)
+        outline = [(plot.across(x), plot.up(top)) for x, _, top in bounds]
+        outline += [(plot.across(x), plot.up(bottom)) for x, bottom, _ in reversed(bounds)]
+        parts.append(f'<polygon class="band" points="{joined(outline)}">{titled(title)}</polygon>')
+    if level is not None and low <= level[0] <= high:
+        y, ends = plot.up(level[0]), (plot.across(plot.x[0]), plot.right)
         parts.append(
-            f'<line class="level" x1="{left:.1f}" x2="{right:.1f}" y1="{y:.1f}" y2="{y:.1f}">'
-            f"{titled(_number(level))}</line>"
+            f'<line class="level" x1="{ends[0]:.1f}" x2="{ends[1]:.1f}" y1="{y:.1f}" y2="{y:.1f}">'
+            f"{titled(level[1])}</line>"
         )
-    for kind, (name, own) in zip(("line a", "line a dotted"), lines.items(), strict=False):
-        placed = [place(x, y) for x, y in own]
+        keys.append(("level", level[1]))
+    if mark is not None:
+        x = plot.across(mark[0])
+        parts.append(upright(x, "mark", mark[1], top=plot.top, bottom=plot.base))
+        keys.append(("mark", mark[1]))
+    for kind, (name, own) in zip(_LINES, lines.items(), strict=False):
+        placed = [(plot.across(x), plot.up(y)) for x, y in own]
         parts.append(
-            f'<polyline class="{kind}" points="{_joined(placed)}">{titled(name)}</polyline>'
+            f'<polyline class="{kind}" points="{joined(placed)}">{titled(name)}</polyline>'
         )
         if len(own) <= _MARKED_POINTS:
             parts += [
                 f'<circle class="a" cx="{at:.1f}" cy="{up:.1f}" r="2">'
-                f"{titled(f'{name}, {shown(x)}: {y:.4g}')}</circle>"
-                for (at, up), (x, y) in zip(placed, own, strict=True)
+                f"{titled(f'{name}, {one}: {y:.4g}')}</circle>"
+                for (at, up), one, (_, y) in zip(
+                    placed, x_axis.shown([x for x, _ in own]), own, strict=True
+                )
             ]
-    parts += _x_ticks([(_LEFT, shown(x_low)), (WIDTH - RIGHT, shown(x_high))], height)
-    return drawn("".join(parts), height, title) + _legend(list(lines), [_SOLID, _DOTTED])
+    if keys or len(lines) > 1:
+        keys = [*zip(_LINES, lines, strict=False), *keys]
+    return drawn("".join(parts), height, title, width=width) + legend(keys)
 
 
 def sparkline(values: Sequence[float], *, title: str) -> str:
     """Return a small line of a history, its last value as a dot, to stand beside a number."""
     width, height = 100, 20
-    low, high = _range(values)
+    low, high = span(values)
     step = (width - 8) / max(len(values) - 1, 1)
     placed = [
         (4 + i * step, height - 4 - (value - low) / (high - low) * (height - 8))
@@ -209,7 +261,7 @@ def sparkline(values: Sequence[float], *, title: str) -> str:
     return (
         f'<svg class="spark" viewBox="0 0 {width} {height}" role="img" '
         f'aria-label="{escaped(title)}">{titled(title)}'
-        f'<polyline class="line a" points="{_joined(placed)}"/>{last}</svg>'
+        f'<polyline class="line a" points="{joined(placed)}"/>{last}</svg>'
     )
 
 
@@ -226,32 +278,39 @@ class RowsFrame:
         cls, values: Sequence[float], n_rows: int, given: tuple[float, float] | None = None
     ) -> RowsFrame:
         """Return the frame of some rows, over all values or a given range."""
-        low, high = _range(values if given is None else given)
+        low, high = span(values if given is None else given)
         return cls(low, high, n_rows)
 
     @property
     def height(self) -> float:
         """Of the chart."""
-        return self.n_rows * ROW + _BOTTOM + TOP
+        return self.n_rows * ROW + BOTTOM + TOP
 
     def across(self, value: float) -> float:
         """Return where a value lies."""
-        return NAMES + 16 + _share(value, self.low, self.high) * (WIDTH - NAMES - 24)
+        return NAMES + 16 + share(value, self.low, self.high) * (WIDTH - NAMES - 24)
 
     def middle(self, i: int) -> float:
         """Return where the middle of a row lies."""
         return TOP + (i + 0.5) * ROW
 
-    def frame(self, level: float | None = None) -> list[str]:
-        """Return the lines at both ends and at a level, and the numbers below."""
-        bottom = self.height - _BOTTOM
-        ends = (self.low, self.high)
-        parts = [_upright(self.across(x), "grid", "", top=TOP, bottom=bottom) for x in ends]
+    def frame(
+        self, level: float | None = None, band: tuple[float, float] | None = None
+    ) -> list[str]:
+        """Return the lines at both ends and at a level, what is shaded, and the numbers below."""
+        bottom, ends = self.height - BOTTOM, (self.low, self.high)
+        parts = [upright(self.across(x), "grid", "", top=TOP, bottom=bottom) for x in ends]
+        if band is not None:
+            left, right = map(self.across, band)
+            said = f"{band[0]:.3g} to {band[1]:.3g}"
+            parts.append(
+                f'<rect class="band" x="{left:.1f}" y="{TOP}" width="{right - left:.1f}" '
+                f'height="{bottom - TOP:g}">{titled(said)}</rect>'
+            )
         if level is not None and self.low <= level <= self.high:
-            x, said = self.across(level), _number(level)
-            parts.append(_upright(x, "level", said, top=TOP, bottom=bottom))
-        left, right = map(_number, ends)
-        return parts + _x_ticks([(NAMES + 8, left), (WIDTH - RIGHT, right)], self.height)
+            at = self.across(level)
+            parts.append(upright(at, "level", f"{level:.3g}", top=TOP, bottom=bottom))
+        return [*parts, bottom_axis(ends, (self.across(self.low), self.across(self.high)), bottom)]
 
     def name(self, i: int, text: str, whole: str) -> str:
         """Return the name of a row, cut to its room; whole is what it says."""
@@ -274,134 +333,12 @@ def row_name(text: str, whole: str, y: float) -> str:
     )
 
 
-def _upright(x: float, kind: str, said: str, *, top: float, bottom: float) -> str:
-    inner = titled(said) if said else ""
-    return (
-        f'<line class="{kind}" x1="{x:.1f}" x2="{x:.1f}" y1="{top}" y2="{bottom:g}">{inner}</line>'
-    )
-
-
-def fitted(text: str, room: float) -> str:
-    """Return a text that is no wider than some units, cut where it would be.
-
-    Examples
-    --------
-    >>> fitted("topic", 132), fitted("a long name of a column", 60)
-    ('topic', 'a long…')
-    """
-    used, n_kept, dots = 0.0, 0, _letter_width("…")
-    for letter in text:
-        used += _letter_width(letter)
-        if used > room:
-            return f"{text[:n_kept]}…"
-        n_kept += used + dots <= room
-    return text
-
-
-def _letter_width(letter: str) -> float:
-    if unicodedata.east_asian_width(letter) in "WF" or ord(letter) > 0xFFFF:
-        return 1.4 * _LETTER
-    return (1.05 if letter in _WIDE or not letter.isascii() else 0.68) * _LETTER
-
-
-def drawn(inner: str, height: float, title: str) -> str:
-    """Return a chart of marks."""
-    return (
-        f'<svg class="chart" viewBox="0 0 {WIDTH} {height:g}" role="img" '
-        f'aria-label="{escaped(title)}">{inner}</svg>'
-    )
-
-
-def titled(text: str) -> str:
-    """Return what a mark says of itself."""
-    return f"<title>{escaped(text)}</title>"
-
-
-def _grid(low: float, high: float, *, height: float, shown: Callable[[float], str]) -> str:
-    parts = []
-    for j in range(3):
-        y = TOP + (height - _BOTTOM - TOP) * j / 2
-        text = shown(high - (high - low) * j / 2)
-        parts.append(
-            f'<line class="grid" x1="{_LEFT}" x2="{WIDTH - RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>'
-            f'<text x="{_LEFT - 4}" y="{min(y + 4, height - 8):.1f}" text-anchor="end">'
-            f"{fitted(text, _LEFT - 4)}</text>"
-        )
-    return "".join(parts)
-
-
-def _x_ticks(ends: Sequence[tuple[float, str]], height: float) -> list[str]:
-    """Return the numbers at the left and at the right end below a chart."""
-    anchors = ("start", "end")
-    return [
-        f'<text x="{x:.1f}" y="{height - 5:g}" text-anchor="{anchor}">{escaped(text)}</text>'
-        for (x, text), anchor in zip(ends, anchors, strict=True)
-    ]
-
-
-_BAR, _SOLID, _DOTTED = "bar", "solid line", "dotted line"
-
-
-def _legend(names: Sequence[str], kinds: Sequence[str]) -> str:
-    """Return what each of two series looks like; one needs no telling."""
-    if len(names) < 2:
+def legend(keys: Sequence[tuple[str, str]]) -> str:
+    """Return what each mark of a chart looks like, by its classes, and what it is."""
+    if not keys:
         return ""
-    marks = ("a", "b" if kinds[0] == _BAR else "a")
-    looks = [kind if kind != _BAR else "" for kind in kinds]
     shown = [
-        f'<span class="key {mark}">■</span> {escaped(name)}{f" ({look})" if look else ""}'
-        for mark, look, name in zip(marks, looks, names, strict=False)
+        f'<span class="entry"><span class="key {kind}"></span> {escaped(name)}</span>'
+        for kind, name in keys
     ]
-    return f'<p class="soft legend">{" · ".join(shown)}</p>'
-
-
-def _range(values: Sequence[float]) -> tuple[float, float]:
-    """Return lowest and highest of finite values, never equal."""
-    finite = [min(max(value, -_HUGE), _HUGE) for value in values if np.isfinite(value)]
-    low, high = min(finite, default=0.0), max(finite, default=1.0)
-    if high > low:
-        return low, high
-    half = max(0.5, abs(low) * 1e-9)
-    return low - half, low + half
-
-
-def _share(value: float, low: float, high: float) -> float:
-    """Return how far a value lies from low to high, from 0 to 1; what lies beyond is at an end."""
-    return (min(max(value, low), high) - low) / (high - low)
-
-
-def _joined(points: Sequence[Point]) -> str:
-    return " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
-
-
-def _number(value: float) -> str:
-    return f"{value:.3g}"
-
-
-def _percent(value: float) -> str:
-    return f"{100 * value:.3g} %"
-
-
-def _rough_percent(value: float) -> str:
-    """Return a share in the few letters that an axis has room for.
-
-    Examples
-    --------
-    >>> _rough_percent(0.3472), _rough_percent(0.0047), _rough_percent(1.0)
-    ('35 %', '0.47 %', '100 %')
-    """
-    return f"{100 * value:.0f} %" if value >= 0.1 or not value else f"{100 * value:.2g} %"
-
-
-def _count(value: float) -> str:
-    """Return a count in few letters.
-
-    Examples
-    --------
-    >>> _count(950), _count(12_400), _count(3_000_000)
-    ('950', '12.4k', '3M')
-    """
-    for unit, sign in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
-        if value >= unit:
-            return f"{value / unit:.3g}{sign}"
-    return f"{value:.3g}"
+    return f'<p class="soft legend">{" ".join(shown)}</p>'

@@ -1,7 +1,8 @@
-"""HTML: pages that need nothing else: no font, no link, and no script but a tool's own.
+"""HTML: pages that need nothing else: no font, no resource, and no script but a tool's own.
 
 All text of rows is escaped here, and a policy in the page forbids whatever might still load. A page
-is made of sections, a section of blocks of four kinds.
+is a heading and sections, a section is made of blocks of four kinds, charts and cards. However much
+there is, a page stays low: what is long scrolls in its own part.
 """
 
 from __future__ import annotations
@@ -9,6 +10,9 @@ from __future__ import annotations
 import base64
 import hashlib
 import html
+import itertools
+import math
+import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
@@ -25,17 +29,24 @@ _MIN_LONG = 60  # characters
 # Colors of tokens are blue and orange: told apart by nearly everybody, readable in both schemes.
 STYLE = """
 :root { color-scheme: light dark; --ink: #1c1c1e; --paper: #ffffff; --soft: #5c5c66;
-  --line: #d5d5dc; --up: 41 98 196; --down: 214 108 20; --bad: #a4161a; --good: #1b6e3c; }
+  --line: #d5d5dc; --card: #f6f6f9; --up: 41 98 196; --down: 214 108 20; --bad: #a4161a;
+  --good: #1b6e3c; --link: #1d4fa8; }
 @media (prefers-color-scheme: dark) { :root { --ink: #ececf0; --paper: #17171a; --soft: #a9a9b4;
-  --line: #3a3a42; --up: 96 152 255; --down: 255 150 66; --bad: #ff8a80; --good: #7fd69b; } }
+  --line: #3a3a42; --card: #202026; --up: 96 152 255; --down: 255 150 66; --bad: #ff8a80;
+  --good: #7fd69b; --link: #8fb6ff; } }
 body { color: var(--ink); background: var(--paper); margin: 0 auto; max-width: 72rem;
   padding: 1.5rem; font: 1rem/1.55 system-ui, sans-serif; }
-h1 { font-size: 1.5rem; } h2 { font-size: 1.2rem; margin-top: 2rem; } h3 { font-size: 1rem; }
+h1 { font-size: 1.6rem; line-height: 1.25; margin: .2rem 0 .6rem; }
+h2 { font-size: 1.2rem; margin-top: 2.5rem; border-bottom: 1px solid var(--line);
+  padding-bottom: .2rem; } h3 { font-size: 1rem; }
+a { color: var(--link); } .kind { color: var(--soft); margin: 0; }
 .soft, caption, dt { color: var(--soft); } .bad { color: var(--bad); } .good { color: var(--good); }
-.text, .strip { white-space: pre-wrap; overflow-wrap: anywhere; }
+.text, .strip { white-space: pre-wrap; overflow-wrap: anywhere; max-height: 30rem;
+  overflow-y: auto; }
 .strip span { border-radius: .2em; } .up { background: rgb(var(--up) / var(--a)); }
 .down { background: rgb(var(--down) / var(--a)); text-decoration: underline dotted; }
-.wide { overflow-x: auto; container-type: inline-size; }
+mark { color: inherit; background: rgb(var(--up) / .25); border-radius: .2em; }
+.wide { overflow: auto; container-type: inline-size; max-height: 36rem; }
 table { border-collapse: collapse; margin: .5rem 0; }
 caption { text-align: left; padding: .2rem 0; }
 caption span { display: inline-block; position: sticky; left: 0; max-width: 100cqi; }
@@ -44,18 +55,47 @@ th, td { border: 1px solid var(--line); padding: .15rem .5rem; text-align: left;
   vertical-align: top; white-space: pre-wrap; } td.number { text-align: right;
   font-variant-numeric: tabular-nums; } dd { margin: 0 0 .5rem 0; }
 code, h1, h2, h3, p, li, dd, summary, figcaption { overflow-wrap: anywhere; }
-.charts { display: grid; gap: 1rem 2rem;
+summary { cursor: pointer; }
+.facts { display: grid; grid-template-columns: max-content minmax(0, 1fr); gap: .1rem 1rem;
+  margin: .6rem 0; font-size: .9rem; } .facts dd { margin: 0; } .facts code { font-size: .95em; }
+.tiles { display: grid; gap: .75rem; margin: 1rem 0;
+  grid-template-columns: repeat(auto-fit, minmax(min(100%, 8.5rem), 1fr)); }
+.tile { background: var(--card); border: 1px solid var(--line); border-radius: .5rem;
+  padding: .5rem .8rem; min-width: 0; overflow-wrap: anywhere; }
+.tile b { display: block; font-size: 1.4rem; line-height: 1.3; font-variant-numeric: tabular-nums; }
+.tile span { display: block; font-size: .9rem; }
+nav ul { display: flex; flex-wrap: wrap; gap: .2rem 1.2rem; list-style: none; padding: 0;
+  margin: .4rem 0; } nav li { min-width: 0; }
+.charts, .cards { display: grid; gap: 1rem 2rem;
   grid-template-columns: repeat(auto-fill, minmax(min(100%, 20rem), 1fr)); }
+.cards { gap: 1rem; align-items: start; }
+.card { background: var(--card); border: 1px solid var(--line); border-radius: .5rem;
+  padding: .6rem 1rem; min-width: 0; } .card h3 { margin: 0; overflow-wrap: anywhere; }
+.card .mean { font-size: 1.4rem; margin: .1rem 0; font-variant-numeric: tabular-nums; }
+.row { margin: .8rem 0; } .row dl { margin: .3rem 0; }
 .charts > *, figure { min-width: 0; margin: 0; } figcaption { font-weight: 600; }
 svg { display: block; height: auto; font-size: 11px; fill: var(--ink); }
 svg.chart { width: 100%; max-width: 30rem; } svg.spark { width: 6rem; }
+.broad svg.chart { max-width: 60rem; } .narrow { display: none; }
+@media (max-width: 48rem) { .broad { display: none; } .narrow { display: block; } }
 .a { fill: rgb(var(--up)); } .b { fill: rgb(var(--down)); } .legend { margin: 0; }
-.key.a { color: rgb(var(--up)); } .key.b { color: rgb(var(--down)); }
+.entry { display: inline-block; margin-right: 1rem; max-width: 100%; overflow-wrap: anywhere; }
+.key { display: inline-block; width: 1.1em; height: .7em; }
+.key.a { background: rgb(var(--up)); } .key.b { background: rgb(var(--down)); }
+.key.line, .key.level, .key.mark { background: none; height: 0; vertical-align: middle;
+  border-top: 2px solid rgb(var(--up)); } .key.dotted { border-top-style: dotted; }
+.key.level { border-top: 2px dashed rgb(var(--down)); }
+.key.mark { border-top-color: var(--ink); } .mark { stroke: var(--ink); stroke-width: 1.5; }
 .line { fill: none; stroke: rgb(var(--up)); stroke-width: 2; } .dotted { stroke-dasharray: 2 3; }
 .grid { stroke: var(--line); } .band { fill: rgb(var(--up) / .15); }
 .level { stroke: rgb(var(--down)); stroke-dasharray: 4 4; } svg .soft { fill: var(--soft); }
 .line.b { stroke: rgb(var(--down)); } .cell { stroke: var(--line); }
 .box { fill: rgb(var(--up) / .3); stroke: rgb(var(--up)); }
+.funnel { margin: .5rem 0; padding: 0; list-style: none; } .funnel li { margin: .35rem 0; }
+.bar { display: block; height: .7rem; border-radius: .2rem; background: rgb(var(--up));
+  width: calc(var(--share) * 100%); min-width: 1px; }
+@media print { body { max-width: none; padding: 0; } .wide, .text, .strip { max-height: none; }
+  nav { display: none; } .card, .tile, figure, tr { break-inside: avoid; } }
 """
 
 
@@ -70,7 +110,8 @@ _PAGE = """<!doctype html>
 </head>
 <body>
 <main>
-{sections}
+{head}
+{contents}{sections}
 </main>
 {script}</body>
 </html>
@@ -126,24 +167,66 @@ class Passage:
 Block: TypeAlias = Strip | Table | Fields | Passage
 
 
-def page(title: str, sections: Sequence[str], *, script: str = "") -> str:
-    """Return a page of sections, which are HTML; of a tool with the one script it may run."""
+@dataclass(frozen=True, slots=True)
+class Section:
+    """A part of a page, which its contents name; ``parts`` are HTML."""
+
+    title: str
+    parts: Sequence[str]
+
+
+def page(
+    title: str, head: Sequence[str], sections: Sequence[Section] = (), *, script: str = ""
+) -> str:
+    """Return a page.
+
+    Parameters
+    ----------
+    title : str
+        What the browser calls it.
+    head : sequence of str
+        HTML: its heading, and what must be seen first.
+    sections : sequence of Section
+        What follows; contents name them where they are more than two.
+    script : str
+        The one script that a page may run which is a tool.
+    """
     policy, element = "default-src 'none'; style-src 'unsafe-inline'", ""
     if script:
         digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
         policy, element = f"{policy}; script-src 'sha256-{digest}'", f"<script>{script}</script>\n"
+    named = _named(sections)
+    links = "".join(f'<li><a href="#{key}">{escaped(own.title)}</a></li>' for key, own in named)
+    contents = f'<nav aria-label="Contents"><ul>{links}</ul></nav>\n' if len(named) > 2 else ""
     return _PAGE.format(
         title=escaped(title),
         style=STYLE,
-        sections="\n".join(sections),
+        head="\n".join(filter(None, head)),
+        contents=contents,
+        sections="\n".join(_section(key, own) for key, own in named),
         policy=policy,
         script=element,
     )
 
 
-def section(title: str, parts: Sequence[str]) -> str:
-    """Return a section of parts, which are HTML."""
-    return "\n".join(["<section>", f"<h2>{escaped(title)}</h2>", *parts, "</section>"])
+def _named(sections: Sequence[Section]) -> list[tuple[str, Section]]:
+    """Return sections with keys by which a link finds them, each one's own."""
+    found: dict[str, Section] = {}
+    for own in sections:
+        key = first = re.sub(r"[^a-z0-9]+", "-", own.title.lower()).strip("-") or "part"
+        for n in itertools.count(2):
+            if key not in found:
+                break
+            key = f"{first}-{n}"
+        found[key] = own
+    return list(found.items())
+
+
+def _section(key: str, own: Section) -> str:
+    parts = filter(None, own.parts)
+    return "\n".join(
+        [f'<section id="{key}">', f"<h2>{escaped(own.title)}</h2>", *parts, "</section>"]
+    )
 
 
 def details(title: str, shown: str) -> str:
@@ -239,6 +322,27 @@ def shown(value: float | int | None) -> str:
     if value is None:
         return ""
     return f"{value:.4g}" if isinstance(value, float) else f"{value:,}"
+
+
+def aligned(values: Sequence[float | int | None]) -> list[str]:
+    """Return the numbers of a column with the same decimals; nothing where there is none.
+
+    What would be shown as zero and is none keeps four digits of its own.
+
+    Examples
+    --------
+    >>> aligned([0.5, 12.25, None, 0.0001]), aligned([1200, 3])
+    (['0.50', '12.25', '', '0.0001'], ['1,200', '3'])
+    """
+    known = [own for own in values if own is not None and math.isfinite(own)]
+    if all(isinstance(own, int) for own in known):
+        return [shown(own) for own in values]
+    largest = max(map(abs, known), default=0.0)
+    n = min(max(3 - math.floor(math.log10(largest)), 0), 6) if largest else 0
+    return [
+        shown(own) if own is None or (own and round(own, n) == 0) else f"{own:,.{n}f}"
+        for own in values
+    ]
 
 
 def within(text: str, n_chars: int) -> str:

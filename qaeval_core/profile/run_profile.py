@@ -127,6 +127,8 @@ class RunProfile:
         Of rows that are not quarantined and were sampled.
     cluster : str
         What the clusters are, for people.
+    name : str
+        What people call the run.
     """
 
     slices: Slices
@@ -134,6 +136,7 @@ class RunProfile:
     rates: dict[str, IntArray]
     clusters: ClusterCounts
     cluster: str = ""
+    name: str = ""
 
     @classmethod
     def of(
@@ -275,6 +278,7 @@ class RunProfile:
         return {
             "version": VERSION,
             "cluster": self.cluster,
+            "name": self.name,
             "slices": {by: list(values) for by, values in self.slices.values.items()},
             "clusters": [each.tolist() for each in self.clusters.smallest],
             "columns": {
@@ -385,6 +389,7 @@ def _read(table: pa.Table, said: Mapping[str, Any]) -> RunProfile:
         ranges={name: (own["low"], own["high"]) for name, own in columns.items()},
         cluster=str(said["cluster"]),
     )
+    run.name = str(said.get("name", ""))
     n_slices = len(run.slices.all)
     run.clusters = ClusterCounts([np.array(each, np.uint64) for each in said["clusters"]])
     if len(run.clusters.smallest) != n_slices:

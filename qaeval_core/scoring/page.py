@@ -20,6 +20,7 @@ from qaeval_core.pages.example_rows import (
 from qaeval_core.pages.html import (
     Fields,
     Passage,
+    Section,
     Table,
     Tone,
     block_html,
@@ -28,7 +29,6 @@ from qaeval_core.pages.html import (
     figure,
     left_out,
     page,
-    section,
     shown,
     within,
 )
@@ -115,21 +115,20 @@ def report_page(
     chosen = [name for name, own in slices.items() if own] if by is None else by
     content = Content(report, run, profile, texts, tuple(chosen), n_examples)
     for room in _ROOMS:
-        text = page("qaeval report", list(_sections(content, room)))
+        text = page("qaeval report", [_head(content, room)], list(_sections(content, room)))
         if len(text.encode()) < MAX_BYTES:
             break
     return text
 
 
-def _sections(content: Content, room: _RunRoom) -> Iterator[str]:
-    yield _head(content, room)
-    yield section("Scores", [_columns(content), *_charts(content, room)])
-    yield section("Without a score", [_reasons(content)])
+def _sections(content: Content, room: _RunRoom) -> Iterator[Section]:
+    yield Section("Scores", [_columns(content), *_charts(content, room)])
+    yield Section("Without a score", [_reasons(content)])
     if content.by:
-        yield section("Means by slice", list(_slices(content, room)))
-    yield section("Lowest and highest", list(_examples(content, room)))
-    yield section("Work", list(_work(content)))
-    yield section("How it was made", list(_origin(content, room)))
+        yield Section("Means by slice", list(_slices(content, room)))
+    yield Section("Lowest and highest", list(_examples(content, room)))
+    yield Section("Work", list(_work(content)))
+    yield Section("How it was made", list(_origin(content, room)))
 
 
 def _head(content: Content, room: _RunRoom) -> str:

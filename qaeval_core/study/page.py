@@ -19,6 +19,7 @@ from qaeval_core.pages.chart_grids import Box
 from qaeval_core.pages.html import (
     Fields,
     Passage,
+    Section,
     Table,
     block_html,
     details,
@@ -26,7 +27,6 @@ from qaeval_core.pages.html import (
     figure,
     left_out,
     page,
-    section,
     shown,
     within,
 )
@@ -97,7 +97,7 @@ def study_page(study: Study, environment: Mapping[str, Any]) -> str:
     found = {table: list(sections(study, table)) for table in _TITLES}
     content = _Content(study, found, _all_boxes(study), environment)
     for room in _ROOMS:
-        text = page("qaeval correlate", list(_sections(content, room)))
+        text = page("qaeval correlate", [_head(study, room)], list(_sections(content, room)))
         if len(text.encode()) < MAX_BYTES:
             break
     return text
@@ -114,13 +114,12 @@ def _all_boxes(study: Study) -> _Boxes:
     }
 
 
-def _sections(content: _Content, room: _StudyRoom) -> Iterator[str]:
-    yield _head(content.study, room)
+def _sections(content: _Content, room: _StudyRoom) -> Iterator[Section]:
     for table, title in _TITLES.items():
         if content.tables[table]:
-            yield section(title, list(_tables(table, content.tables[table], room)))
-    yield section("Scores by rating", list(_ratings(content, room)))
-    yield section("How it was made", list(_origin(content, room)))
+            yield Section(title, list(_tables(table, content.tables[table], room)))
+    yield Section("Scores by rating", list(_ratings(content, room)))
+    yield Section("How it was made", list(_origin(content, room)))
 
 
 def _head(study: Study, room: _StudyRoom) -> str:

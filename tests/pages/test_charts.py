@@ -11,6 +11,7 @@ from matplotlib.textpath import TextPath
 
 from qaeval_core.pages import chart_grids as svg_grid
 from qaeval_core.pages import charts as svg
+from qaeval_core.pages.axes import BROAD, Axis, bottom_axis, numbers, percents, ticks
 
 ATTACK = "</script><b onclick=x>'\"&\u202e\x07"
 NAMES = [
@@ -79,7 +80,25 @@ def charts() -> dict[str, str]:
         "no dots": svg.interval_dots([], title="t"),
         "curves": svg.curves(
             {"mean": [(0, 0.5), (1, 0.75)], ATTACK: [(0, 0.25)]},
-            title="t", level=0.6, bounds=[(0, 0.1, 0.9), (1, 0.2, 0.8)],
+            title="t", level=(0.6, ATTACK), mark=(0.5, ATTACK), y_label=ATTACK,
+            x_axis=Axis(ATTACK), bounds=[(0, 0.1, 0.9), (1, 0.2, 0.8)],
+        ),
+        "broad curves": svg.curves(
+            {"mean": [(0, 0.5), (1, 0.75)]}, title="t", x_axis=Axis("share", percents),
+            y_range=(0, 1), width=BROAD,
+        ),
+        "days": svg.curves(
+            {"mean": [(i, i % 7) for i in range(40)]}, title="t",
+            x_axis=Axis(shown=lambda days: [f"2026-01-{day:02.0f}" for day in days],
+                        ticks=list(range(40))),
+        ),
+        "stacked": svg.histogram(
+            [0, 1, 2, 3], {"kept": [0, 5, 9], "dropped": [7, 3, 0]}, title="t", is_share=False,
+            is_stacked=True, mark=(1.2, ATTACK), x_label=ATTACK,
+        ),
+        "banded": svg.interval_dots(
+            [svg.Dot("a", 0.3, 0.2, 0.4, is_bad=True), svg.Dot("b", 0.0)],
+            title="t", level=0.0, band=(-0.1, 0.1),
         ),
         "wild curve": svg.curves({"x": [(i, value) for i, value in enumerate(wild)]}, title="t"),
         "no points": svg.curves({"x": []}, title="t"),
@@ -220,3 +239,51 @@ def test_an_undefined_row_says_why_and_has_no_dot() -> None:
     assert circle.findtext("title") == "f1: 0.5 [0.25, 0.75]"
     assert level.attrib["x1"] == circle.attrib["cx"]
     assert any("".join(one.itertext()).endswith("constant") for one in chart.iter("text"))
+
+
+@pytest.mark.parametrize("low", [0.0, -3.0, 1e-7, 1e6, -1e300, 0.0713])
+@pytest.mark.parametrize("wide", [1e-6, 0.0079, 1.0, 3.7, 1e5, 1e300])
+def test_numbers_of_an_axis_differ_and_are_where_they_say(low: float, wide: float) -> None:
+    """Two ticks of one number say that nothing lies between them."""
+    high = low + wide
+    if not high - low > abs(low) * 1e-9:
+        pytest.skip("floats of that size have no room between them")
+    for n_most in range(2, 10):
+        found = ticks(low, high, n_most=n_most)
+        shown = numbers(found)
+        assert 2 <= len(found) <= n_most and len(set(shown)) == len(found)
+        assert all(low - wide * 1e-9 <= own <= high + wide * 1e-9 for own in found)
+        step = found[1] - found[0]
+        for own, text in zip(found, shown, strict=True):
+            assert abs(float(text) - own) <= step / 50 + abs(own) * 1e-7, (found, shown)
+
+
+def test_counts_of_rows_are_whole() -> None:
+    """Half a row is none."""
+    for most in (1, 2, 3, 7, 19, 400):
+        assert all(own == int(own) for own in ticks(0, most, n_most=4, is_whole=True))
+
+
+def test_numbers_below_a_chart_do_not_touch() -> None:
+    """What runs together is read as one number."""
+    for axis in (Axis(), Axis(shown=lambda own: [f"2026-01-{i:02d}" for i in range(len(own))],
+                              ticks=[i / 39 for i in range(40)])):  # fmt: skip
+        found = parsed(f"<svg>{bottom_axis((0.0, 1.0), (46, 352), 100, axis)}</svg>")
+        reached = -1.0
+        for text in found.iter("text"):
+            extent = TextPath((0, 0), text.text, size=11, prop=FontProperties("DejaVu Sans"))
+            half, at = extent.get_extents().x1 / 2, float(text.attrib["x"])
+            assert at - half > reached
+            reached = at + half
+
+
+def test_a_stacked_bar_stands_on_the_one_below() -> None:
+    chart = svg.histogram(
+        [0, 1, 2], {"kept": [2, 4], "dropped": [6, 0]}, title="t", is_share=False, is_stacked=True
+    )
+    below, above, alone = parsed(chart).iter("rect")
+    assert below.attrib["x"] == above.attrib["x"] and below.attrib["width"] == above.attrib["width"]
+    top, height = (float(above.attrib[name]) for name in ("y", "height"))
+    assert top + height == pytest.approx(float(below.attrib["y"]), abs=0.11)
+    assert height == pytest.approx(3 * float(below.attrib["height"]), abs=0.3)
+    assert float(alone.attrib["height"]) == pytest.approx((height + height / 3) / 2, abs=0.3)

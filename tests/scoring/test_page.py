@@ -94,6 +94,16 @@ def scores_of(out: Path) -> pl.DataFrame:
     return pl.concat(pl.read_parquet(path) for path in sorted((out / "scores").glob("*.parquet")))
 
 
+def assert_links_lead_nowhere_else(attributes: list[tuple[str, str | None]]) -> None:
+    """Links lead to a part of the page, or to a page that lies beside it."""
+    ids = [value for name, value in attributes if name == "id"]
+    assert len(ids) == len(set(ids))
+    for name, value in attributes:
+        if name == "href":
+            assert value
+            assert value[1:] in ids if value[0] == "#" else re.fullmatch(r"[^:?#]+\.html", value)
+
+
 def assert_stands_alone(text: str) -> None:
     """No script, no resource from elsewhere, small, and a policy that says so."""
     page = Page(text)
@@ -101,7 +111,8 @@ def assert_stands_alone(text: str) -> None:
     shown = ("http-equiv", "title", "aria-label")
     values = [value or "" for name, value in page.attributes if name not in shown]
     assert not [value for value in values if "http" in value.lower()]
-    assert not {name for name, _ in page.attributes} & {"src", "href", "srcset", "onerror"}
+    assert not {name for name, _ in page.attributes} & {"src", "srcset", "onerror"}
+    assert_links_lead_nowhere_else(page.attributes)
     assert ("content", "default-src 'none'; style-src 'unsafe-inline'") in page.attributes
     assert len(text.encode()) < MAX_BYTES
     assert "\u202e" not in text and "\x07" not in text

@@ -1,0 +1,64 @@
+"""Headings: a page says what it is, how it was made, and where the pages beside it are."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from qaeval_core.made import Made, date_shown
+from qaeval_core.pages.heading import Tile, heading, link_to
+from qaeval_core.terminal import COMMAND, SHOWN_NAME
+
+ATTACK = "</code><b onclick=x>'\"&\u202e"
+
+
+def test_a_heading_names_all_that_it_was_made_of() -> None:
+    made = Made("2026-W03", "2026-01-18 06:00 UTC", f"qaeval score {ATTACK}", "1.2")
+    shown = "".join(
+        heading(
+            "report",
+            "9 rows",
+            made,
+            tiles=[Tile("Rows", "9", f"of {ATTACK}")],
+            data=["a.parquet", ATTACK, "c", "d", "e"],
+            links=[("Filter", "../kept/filter.html")],
+        )
+    )
+    for own in ("qaeval report · 2026-W03", "2026-01-18 06:00 UTC", "qaeval 1.2", "2 more"):
+        assert own in shown
+    assert 'href="../kept/filter.html"' in shown
+    assert "<b onclick" not in shown and "\u202e" not in shown
+
+
+def test_what_is_not_known_is_left_out() -> None:
+    shown = "".join(heading("report", "9 rows", Made.of(None, "out")))
+    assert "qaeval report · out" in shown and "<dt>" not in shown
+
+
+def test_what_is_made_now_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The clock of the tests stands; that of users does not."""
+    assert Made.now("out") == Made(
+        "out", "2026-01-01 00:00 UTC", COMMAND.get(), Made.now("").version
+    )
+    monkeypatch.delenv("SOURCE_DATE_EPOCH")
+    before = datetime.now(UTC)
+    shown = Made.now("out").date
+    assert date_shown(before) <= shown <= date_shown(datetime.now(UTC))
+    token = SHOWN_NAME.set("2026-W03")
+    try:
+        assert Made.now("out").name == "2026-W03"
+    finally:
+        SHOWN_NAME.reset(token)
+    assert Made.of(Made.now("out").content(), "other") == Made.now("out")
+
+
+def test_links_are_relative_and_of_one_store(tmp_path: Path) -> None:
+    assert link_to(tmp_path / "kept" / "filter.html", tmp_path / "out" / "report.html") == (
+        "../out/report.html"
+    )
+    assert link_to("s3://b/kept/filter.html", "s3://b/out/report.html") == "../out/report.html"
+    assert link_to("s3://b/filter.html", "s3://b/report.html") == "report.html"
+    assert link_to("s3://b/kept/filter.html", "s3://other/out/report.html") is None
+    assert link_to("s3://b/kept/filter.html", tmp_path / "report.html") is None
