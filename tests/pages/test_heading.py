@@ -59,6 +59,7 @@ def test_links_are_relative_and_of_one_store(tmp_path: Path) -> None:
         "../out/report.html"
     )
     assert link_to("s3://b/kept/filter.html", "s3://b/out/report.html") == "../out/report.html"
+    assert link_to("a #?.html", "b #?/c.html") == "b%20%23%3F/c.html"
     assert link_to("s3://b/filter.html", "s3://b/report.html") == "report.html"
     assert link_to("s3://b/kept/filter.html", "s3://other/out/report.html") is None
     assert link_to("s3://b/kept/filter.html", tmp_path / "report.html") is None
