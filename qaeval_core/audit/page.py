@@ -5,6 +5,7 @@ Made of profiles and tests; of rows only the texts of a few examples are read, w
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -19,7 +20,7 @@ from qaeval_core.audit.settings import TOLERANCES
 from qaeval_core.audit.unusual_runs import MIN_RUNS, Unusual, unusual
 from qaeval_core.pages import charts as svg
 from qaeval_core.pages.axes import Axis
-from qaeval_core.pages.example_rows import MAX_BYTES, RunExamples, example_tables
+from qaeval_core.pages.example_rows import MAX_BYTES, RunExamples, example_lists
 from qaeval_core.pages.html import (
     Fields,
     Markup,
@@ -463,7 +464,8 @@ def _examples(own: _Page, examples: RunExamples) -> Iterator[str]:
         yield block_html(Passage(f"Without texts: {examples.why}", tone="soft"))
     n = min(examples.n, own.room.n_examples)
     yield left_out(examples.n - n, "rows of each end")
-    yield from example_tables(examples.report, examples.texts, n=n)
+    keys = itertools.count(1)
+    yield from example_lists(examples.report, examples.texts, n=n, keys=keys)
 
 
 def _origin(own: _Page) -> Iterator[str]:

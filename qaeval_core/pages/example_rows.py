@@ -1,4 +1,7 @@
-"""Example rows: texts of the few with the lowest and highest score, read from the input again."""
+"""Example rows: texts of the few with the lowest and highest score, and of some without one.
+
+They are read from the input again. Each is a part of the page with links to the rows beside it.
+"""
 
 from __future__ import annotations
 
@@ -10,13 +13,8 @@ import numpy as np
 
 from qaeval_core.errors import ConfigError, UnreadableFileError, nearest
 from qaeval_core.pages import MAX_EXAMPLES
-from qaeval_core.pages.html import (
-    Table,
-    block_html,
-    cut,
-    details,
-    shown,
-)
+from qaeval_core.pages.html import Table, block_html, details, escaped, shown
+from qaeval_core.pages.marked import marked_html, marked_texts
 from qaeval_core.planning.inputs import InputFile
 from qaeval_core.planning.shards import ReadLimits
 from qaeval_core.running.reader import read_rows
@@ -24,7 +22,10 @@ from qaeval_core.storage.retry import Outages
 
 MAX_BYTES = 300_000
 
-N_EXAMPLES = 5  # rows shown at each end of a metric's main column
+N_EXAMPLES = 5  # rows shown at each end of a metric's main column, and of each reason
+_N_OPEN = 2  # metrics whose rows are seen without opening them: more would make the page high
+_N_CHARS = 400  # of a text
+_N_BEFORE = 150  # of a context before what is marked
 
 ExamplePlace = tuple[str, int]
 Texts = Mapping[ExamplePlace, Mapping[str, object]]
@@ -86,7 +87,7 @@ def columns_by_instance(report: Mapping[str, Any]) -> dict[str, list[str]]:
 
 
 def example_places(report: Mapping[str, Any], *, n: int) -> list[ExamplePlace]:
-    """Return the places of rows at both ends of each metric's main column.
+    """Return the places of rows at both ends of each metric's main column, and of each reason.
 
     Parameters
     ----------
@@ -107,6 +108,12 @@ def example_places(report: Mapping[str, Any], *, n: int) -> list[ExamplePlace]:
         for name in main_columns(report)
         for end in report.get("examples", {}).get(name, {}).values()
         for own in end[:n]
+    }
+    found |= {
+        (own["file"], own["row"])
+        for reasons in report.get("reason_examples", {}).values()
+        for rows in reasons.values()
+        for own in rows[:n]
     }
     return sorted(found)
 
@@ -166,8 +173,10 @@ def _shown(value: object) -> object:
     return f"({value})" if isinstance(value, Exception) else value
 
 
-def example_tables(report: Mapping[str, Any], texts: Texts | None, *, n: int) -> Iterator[str]:
-    """Yield tables of the rows at both ends of each metric's main column.
+def example_lists(
+    report: Mapping[str, Any], texts: Texts | None, *, n: int, keys: Iterator[int]
+) -> Iterator[str]:
+    """Yield the rows at both ends of each metric's main column; those of later metrics folded.
 
     Parameters
     ----------
@@ -177,22 +186,47 @@ def example_tables(report: Mapping[str, Any], texts: Texts | None, *, n: int) ->
         Default no text is shown.
     n : int
         Rows at each end.
+    keys : iterator of int
+        Numbers of rows of the page, each once.
     """
-    for name in main_columns(report):
-        for end, own in report["examples"][name].items():
-            if own[:n]:
-                yield _example_table(texts, f"{name}: {end}", own[:n])
+    for i, name in enumerate(main_columns(report)):
+        ends = report["examples"][name]
+        lists = [
+            row_list(f"{end.capitalize()} {name}", own[:n], texts, keys)
+            for end, own in ends.items()
+            if own[:n]
+        ]
+        shown_rows = f'<div class="ends">{"".join(lists)}</div>' if lists else ""
+        yield shown_rows if i < _N_OPEN or not lists else details(name, shown_rows)
 
 
-def _example_table(known: Texts | None, title: str, rows: Sequence[Mapping[str, Any]]) -> str:
-    if known is None:
+def row_list(
+    title: str, rows: Sequence[Mapping[str, Any]], texts: Texts | None, keys: Iterator[int]
+) -> str:
+    """Return rows under a title: each with its texts, and links to the row before and after it."""
+    if texts is None:
         plain = [[f"{own['file']}:{own['row']}", shown(own["value"])] for own in rows]
-        return block_html(Table(title, ("row", "score"), plain, numbers=(1,)))
-    texts = [known.get((own["file"], own["row"]), {}) for own in rows]
-    roles = list(dict.fromkeys(role for own in texts for role in own))
-    cells = [
-        [str(own["id"]), shown(own["value"]), *(cut(text.get(role)) for role in roles)]
-        for own, text in zip(rows, texts, strict=True)
+        return f"<div>{block_html(Table(title, ('row', 'score'), plain, numbers=(1,)))}</div>"
+    numbers = [next(keys) for _ in rows]
+    parts = [
+        _row(own, texts.get((own["file"], own["row"]), {}), number, numbers)
+        for own, number in zip(rows, numbers, strict=True)
     ]
-    table = block_html(Table(title, ("id", "score", *roles), cells, numbers=(1,)))
-    return details(title, table)
+    return f"<div><h3>{escaped(title)}</h3>{''.join(parts)}</div>"
+
+
+def _row(
+    own: Mapping[str, Any], texts: Mapping[str, object], number: int, numbers: Sequence[int]
+) -> str:
+    head = [f"<b>{escaped(str(own['id']))}</b>", escaped(shown(own["value"]))]
+    beside = (("previous", number - 1), ("next", number + 1))
+    head += [f'<a href="#row-{to}">{name}</a>' for name, to in beside if to in numbers]
+    pieces = marked_texts(texts, n_chars=_N_CHARS, n_before=_N_BEFORE)
+    shown_texts = "".join(
+        f'<dt>{escaped(role)}</dt><dd class="text" dir="auto">{marked_html(text) or "(empty)"}</dd>'
+        for role, text in pieces
+    )
+    return (
+        f'<article class="row card" id="row-{number}"><p class="soft">'
+        f"{' · '.join(filter(None, head))}</p><dl>{shown_texts}</dl></article>"
+    )

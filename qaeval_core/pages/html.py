@@ -72,13 +72,17 @@ nav ul { display: flex; flex-wrap: wrap; gap: .2rem 1.2rem; list-style: none; pa
 .card { background: var(--card); border: 1px solid var(--line); border-radius: .5rem;
   padding: .6rem 1rem; min-width: 0; } .card h3 { margin: 0; overflow-wrap: anywhere; }
 .card .mean { font-size: 1.4rem; margin: .1rem 0; font-variant-numeric: tabular-nums; }
-.row { margin: .8rem 0; } .row dl { margin: .3rem 0; }
+.card .mean span { font-size: 1rem; }
+.row { margin: .8rem 0; } .row dl, .row p { margin: .2rem 0; }
+.ends { display: grid; gap: 0 1.5rem;
+  grid-template-columns: repeat(auto-fit, minmax(min(100%, 20rem), 1fr)); }
+.ends > * { min-width: 0; }
 .charts > *, figure { min-width: 0; margin: 0; } figcaption { font-weight: 600; }
 svg { display: block; height: auto; font-size: 11px; fill: var(--ink); }
 svg.chart { width: 100%; max-width: 30rem; } svg.spark { width: 6rem; }
 .broad svg.chart { max-width: 60rem; } .narrow { display: none; }
 @media (max-width: 48rem) { .broad { display: none; } .narrow { display: block; } }
-.a { fill: rgb(var(--up)); } .b { fill: rgb(var(--down)); } .legend { margin: 0; }
+.a { fill: rgb(var(--up)); } .b { fill: rgb(var(--down)); } .legend { margin: 0; font-size: .85rem; }
 .entry { display: inline-block; margin-right: 1rem; max-width: 100%; overflow-wrap: anywhere; }
 .key { display: inline-block; width: 1.1em; height: .7em; }
 .key.a { background: rgb(var(--up)); } .key.b { background: rgb(var(--down)); }

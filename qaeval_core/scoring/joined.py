@@ -68,6 +68,10 @@ def to_bytes(joined: Joined) -> bytes:
         "slices": slices,
         "lowest": {name: [asdict(each) for each in own] for name, own in overview.lowest.items()},
         "highest": {name: [asdict(each) for each in own] for name, own in overview.highest.items()},
+        "reasoned": {
+            column: {reason: [asdict(each) for each in own] for reason, own in found.items()}
+            for column, found in overview.reasoned.items()
+        },
         "totals": {
             "n_rows": totals.n_rows,
             "n_not_sampled": totals.n_not_sampled,
@@ -113,6 +117,10 @@ def _read(arrays: Arrays, told: Mapping[str, Any], overview: Overview) -> Joined
         overview.ends[name] = Ends(**told["ends"][name])
         overview.lowest[name] = [Example(**own) for own in told["lowest"][name]]
         overview.highest[name] = [Example(**own) for own in told["highest"][name]]
+    for column, found in told["reasoned"].items():
+        overview.reasoned[column] = {
+            reason: [Example(**each) for each in own] for reason, own in found.items()
+        }
     for by, own in told["slices"].items():
         overview.slices[by] = None if own is None else _read_slices(arrays, by, own)
     totals = told["totals"]

@@ -5,18 +5,24 @@ Made of what a run wrote about itself: report.json, run.json and its profile; no
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from qaeval_core.made import Made
 from qaeval_core.pages import charts as svg
 from qaeval_core.pages.example_rows import (
     MAX_BYTES,
     N_EXAMPLES,
     Texts,
-    example_tables,
+    columns_by_instance,
+    example_lists,
+    main_by_instance,
     main_columns,
+    row_list,
 )
+from qaeval_core.pages.heading import Tile, heading
 from qaeval_core.pages.html import (
     Fields,
     Passage,
@@ -36,10 +42,11 @@ from qaeval_core.planning.columns import ROWS
 from qaeval_core.profile.column_profile import Profile
 from qaeval_core.profile.histogram import counted_bars
 from qaeval_core.profile.run_profile import RunProfile
-from qaeval_core.schema import NOT_SAMPLED
+from qaeval_core.schema import NOT_SAMPLED, QUARANTINE_REASON
 from qaeval_core.scoring.result_table import cluster_count
 
 _INPUTS = 20
+_MAX_FOLDED = 6  # charts of the other columns of a metric
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,17 +80,17 @@ class _RunRoom:
     """How much of each kind a page may show, so that it stays small."""
 
     n_examples: int
-    n_charts: int
+    n_charts: int  # metrics with a card
     n_slices: int  # lines of all tables of slices, times columns
     n_notes: int  # such as one of each file that cannot be read
     n_chars: int  # of a signature, or of a note
 
 
 _ROOMS = (
-    _RunRoom(20, 60, 1200, 100, 4000),
-    _RunRoom(5, 30, 600, 100, 1000),
-    _RunRoom(2, 20, 200, 50, 400),
-    _RunRoom(0, 10, 0, 20, 200),
+    _RunRoom(20, 24, 1200, 40, 4000),
+    _RunRoom(5, 24, 600, 40, 1000),
+    _RunRoom(2, 16, 200, 40, 400),
+    _RunRoom(0, 8, 0, 20, 200),
 )
 
 
@@ -115,50 +122,84 @@ def report_page(
     chosen = [name for name, own in slices.items() if own] if by is None else by
     content = Content(report, run, profile, texts, tuple(chosen), n_examples)
     for room in _ROOMS:
-        text = page("qaeval report", [_head(content, room)], list(_sections(content, room)))
+        text = page(_title(content), _head(content, room), list(_sections(content, room)))
         if len(text.encode()) < MAX_BYTES:
             break
     return text
 
 
+def _title(content: Content) -> str:
+    return f"{Made.of(content.run.get('made'), 'OUT').name}: qaeval report"
+
+
 def _sections(content: Content, room: _RunRoom) -> Iterator[Section]:
-    yield Section("Scores", [_columns(content), *_charts(content, room)])
-    yield Section("Without a score", [_reasons(content)])
+    keys = itertools.count(1)
+    yield Section("Scores", [*_cards(content, room), details("All columns", _columns(content))])
+    yield Section("Lowest and highest", list(_examples(content, room, keys)))
+    yield Section("Without a score", list(_reasons(content, room, keys)))
     if content.by:
         yield Section("Means by slice", list(_slices(content, room)))
-    yield Section("Lowest and highest", list(_examples(content, room)))
     yield Section("Work", list(_work(content)))
     yield Section("How it was made", list(_origin(content, room)))
 
 
-def _head(content: Content, room: _RunRoom) -> str:
-    report = content.report
-    metrics = ", ".join(report["instances"])
+def _head(content: Content, room: _RunRoom) -> list[str]:
+    report, run = content.report, content.run
     n_rows, n_left_out = report["rows"], _n_not_sampled(report)
     n = f"{n_rows - n_left_out:,} of {n_rows:,}" if n_left_out else f"{n_rows:,}"
-    lines = [f"<h1>{n} rows scored by {escaped(metrics)}</h1>"]
+    own = heading(
+        "report",
+        f"{n} rows scored by {within(', '.join(report['instances']), room.n_chars)}",
+        Made.of(run.get("made"), "OUT"),
+        tiles=list(_tiles(report)),
+        data=list(map(str, run.get("config", {}).get("input", {}).get("paths", []))),
+    )
     remarks = [
         Passage(f"{key} ended early; its other rows are pending: {why}", tone="bad")
         for key, why in report.get("stopped", {}).items()
     ]
+    remarks += [
+        Passage(f"{name}: no row has a score", tone="bad")
+        for name, counts in report["instances"].items()
+        if not counts["scored"]
+    ]
     remarks += [Passage(said, tone="plain") for said in _sample(report)]
-    for name, counts in report["instances"].items():
-        numbers = {kind: n for kind, n in counts.items() if isinstance(n, int)}
-        parts = [
-            f"{n:,} {kind.replace('_', ' ')}"
-            for kind, n in numbers.items()
-            if n or kind != NOT_SAMPLED
-        ]
-        is_whole = counts["scored"] == n_rows - n_left_out > 0
-        tone: Tone = "good" if is_whole else "plain" if counts["scored"] else "bad"
-        remarks.append(Passage(f"{name}: {', '.join(parts)}", tone=tone))
     if report["duplicate_ids"]:
         said = f"{report['duplicate_ids']:,} ids are repeats inside their files"
         remarks.append(Passage(said, tone="plain"))
     notes = report["notes"]
     remarks += [Passage(within(note, room.n_chars), tone="soft") for note in notes[: room.n_notes]]
     more = left_out(len(notes) - room.n_notes, "notes (report.json has all)")
-    return "\n".join(filter(None, [*lines, *map(block_html, remarks), more]))
+    return [*own, *map(block_html, remarks), more]
+
+
+def _tiles(report: Mapping[str, Any]) -> Iterator[Tile]:
+    """Yield the numbers that are seen first."""
+    n_rows = report["rows"] - _n_not_sampled(report)
+    yield Tile("Rows", f"{n_rows:,}")
+    if n_rows and report["instances"]:
+        name, own = min(report["instances"].items(), key=lambda item: item[1]["scored"])
+        n = own["scored"]
+        shown_share = f"{n / n_rows:.1%}"
+        # Of a million rows one without a score is no 100 %.
+        shown_share = "99.9%" if shown_share == "100.0%" and n < n_rows else shown_share
+        yield Tile("Scored", shown_share, name if n < n_rows else "", _tone(n, n_rows))
+        undefined = {
+            key: sum(one["undefined_by_reason"].values())
+            for key, one in report["instances"].items()
+        }
+        name, n = max(undefined.items(), key=lambda item: item[1])
+        yield Tile("Undefined", f"{n:,}", name if n else "")
+    n = report["quarantined"]
+    yield Tile("Quarantined", f"{n:,}", tone="bad" if n else "plain")
+    money = [own["calls"]["usd"] for own in report["families"].values() if "calls" in own]
+    if known := [usd for usd in money if usd is not None]:
+        yield Tile("Cost", f"${sum(known):,.2f}", "of all replies")
+    yield Tile("Time", f"{report['wall_s']:,.1f} s", "of the last run")
+
+
+def _tone(n_scored: int, n_rows: int) -> Tone:
+    return "good" if n_scored == n_rows else "plain" if n_scored else "bad"
 
 
 def _n_not_sampled(report: Mapping[str, Any]) -> int:
@@ -202,30 +243,69 @@ def _caption(report: Mapping[str, Any]) -> str:
     return f"Intervals are of {cluster_count(report)}: rows that share one are not independent"
 
 
-def _charts(content: Content, room: _RunRoom) -> Iterator[str]:
+def _cards(content: Content, room: _RunRoom) -> Iterator[str]:
+    """Yield a card for each metric: its mean, how its scores lie, its other columns folded."""
+    profiles = content.profile.columns if content.profile is not None else {}
     if content.profile is None:
         said = "No distributions: the version that wrote these scores kept no profile of them."
         yield block_html(Passage(said, tone="soft"))
-        return
-    profiles = content.profile.columns
-    own = [name for name in content.report["columns"] if name in profiles]
-    figures = [figure(name, _distribution(name, profiles[name])) for name in own[: room.n_charts]]
-    yield f'<div class="charts">{"".join(figures)}</div>'
-    yield left_out(len(own) - room.n_charts, "distributions")
+    columns = columns_by_instance(content.report)
+    cards = []
+    for instance, name in main_by_instance(content.report).items():
+        others = [own for own in columns[instance] if own != name]
+        cards.append(_card(content, instance, name, others, profiles))
+    yield f'<div class="cards">{"".join(cards[: room.n_charts])}</div>'
+    yield left_out(len(cards) - room.n_charts, "metrics (all columns are below)")
 
 
-def _distribution(name: str, profile: Profile) -> str:
+def _card(
+    content: Content,
+    instance: str,
+    name: str,
+    others: Sequence[str],
+    profiles: Mapping[str, Profile],
+) -> str:
+    own = content.report["columns"][name]
+    mean = "no score" if own["mean"] is None else f"{own['mean']:.4g}"
+    interval = f' <span class="soft">{_interval(own["interval_95"])}</span>'
+    title = instance if name == instance else f"{instance} ({name})"
+    parts = [f"<h3>{escaped(title)}</h3>", f'<p class="mean">{mean}{interval}</p>']
+    if name in profiles:
+        parts.append(_distribution(name, profiles[name], own["mean"]))
+    if others:
+        known = {one: content.report["columns"][one] for one in others}
+        rows = [
+            [one, shown(found["mean"]), _interval(found["interval_95"])]
+            for one, found in known.items()
+        ]
+        table = Table(f"Other columns of {instance}", ("column", "mean", "95 %"), rows, (1, 2))
+        drawn = [one for one in others if one in profiles][:_MAX_FOLDED]
+        charts = [figure(one, _distribution(one, profiles[one])) for one in drawn]
+        n = f"{len(others)} more column{'s' if len(others) > 1 else ''}"
+        parts.append(details(n, block_html(table) + "".join(charts)))
+    return f'<div class="card">{"".join(parts)}</div>'
+
+
+def _distribution(name: str, profile: Profile, mean: float | None = None) -> str:
     bars = counted_bars([profile])
     (own,) = bars.counted
     if not own.n_defined:
         said = f"No row has a score here ({own.n_undefined:,} undefined)."
         return block_html(Passage(said, tone="soft"))
-    title = f"Distribution of {name}"
-    chart = svg.histogram(bars.edges, {name: own.counts}, title=title, is_share=False)
-    return chart + block_html(Passage(own.remark, tone="soft"))
+    remark = block_html(Passage(own.remark, tone="soft"))
+    if len(bars.edges) < 3:  # All in one cell: a chart would be a block.
+        return remark
+    chart = svg.histogram(
+        bars.edges,
+        {name: own.counts},
+        title=f"Distribution of {name}",
+        is_share=False,
+        mark=None if mean is None else (mean, f"mean {mean:.4g}"),
+    )
+    return chart + remark
 
 
-def _reasons(content: Content) -> str:
+def _reasons(content: Content, room: _RunRoom, keys: Iterator[int]) -> Iterator[str]:
     report = content.report
     rows = [
         [reason, "quarantined: scored by no metric", f"{n:,}"]
@@ -239,9 +319,17 @@ def _reasons(content: Content) -> str:
     if n := _n_not_sampled(report):
         rows.append([NOT_SAMPLED, "not in the sample: scored by no metric", f"{n:,}"])
     if not rows:
-        return block_html(Passage("Every row has a score of every metric.", tone="good"))
+        yield block_html(Passage("Every row has a score of every metric.", tone="good"))
+        return
     table = Table("Rows by reason", ("reason", "what that is", "rows"), rows, numbers=(2,))
-    return block_html(table)
+    yield block_html(table)
+    n_shown = min(content.n_examples, room.n_examples)
+    for column, reasons in report.get("reason_examples", {}).items():
+        what = "quarantined" if column == QUARANTINE_REASON else column.removesuffix("_reason")
+        for reason, found in reasons.items():
+            if found[:n_shown]:
+                listed = row_list(f"{what}: {reason}", found[:n_shown], content.texts, keys)
+                yield details(f"{what}: {reason}, the first rows", listed)
 
 
 def _slices(content: Content, room: _RunRoom) -> Iterator[str]:
@@ -293,13 +381,15 @@ def _mean(own: Mapping[str, Any]) -> str:
     )
 
 
-def _examples(content: Content, room: _RunRoom) -> Iterator[str]:
+def _examples(content: Content, room: _RunRoom, keys: Iterator[int]) -> Iterator[str]:
     n = min(content.n_examples, room.n_examples)
     if not content.n_examples or "examples" not in content.report:
         yield block_html(Passage("No rows were kept for this, or none are wanted.", tone="soft"))
         return
+    said = "qaeval explain OUT --id ID shows how a row got its scores."
+    yield block_html(Passage(said, tone="soft"))
     yield left_out(content.n_examples - n, "rows of each end")
-    yield from example_tables(content.report, content.texts, n=n)
+    yield from example_lists(content.report, content.texts, n=n, keys=keys)
 
 
 def _work(content: Content) -> Iterator[str]:

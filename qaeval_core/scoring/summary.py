@@ -1,8 +1,9 @@
 """Summary: what pages show of all joined scores, counted as they are joined, a part at a time.
 
-Three things, each of which adds up over parts: the profile that audits use, which means and their
-intervals come from; sums by the values of carried columns; and the rows of lowest and highest
-score, by their places alone. No text of a row is kept, and memory does not grow with rows.
+Four things, each of which adds up over parts: the profile that audits use, which means and their
+intervals come from; sums by the values of carried columns; the rows of lowest and highest score,
+and the first rows without one for each reason, by their places alone. No text of a row is kept, and
+memory does not grow with rows.
 """
 
 from __future__ import annotations
@@ -35,13 +36,15 @@ IntArray = NDArray[np.int64]
 
 _MAX_VALUE_CHARS = 80  # a column of longer values is text, not a name of slices
 _MAX_EXPONENT = 1000
+_N_REASONED = 5  # rows kept of each reason
+_MAX_REASONS = 20  # of a column
 # Cells are no narrower than this share of the largest value: a column of one value has some width.
 _LEAST_WIDTH = 2.0**-30
 
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """Where a row of some score is."""
+    """Where a row of some score is; NaN where it has none."""
 
     value: float
     file: str
@@ -158,6 +161,9 @@ class Overview:
         self.slices: dict[str, SliceSums | None] = {name: SliceSums() for name in by}
         self.lowest: dict[str, list[Example]] = {name: [] for name in ranges}
         self.highest: dict[str, list[Example]] = {name: [] for name in ranges}
+        self.reasoned: dict[str, dict[str, list[Example]]] = {
+            name: {} for name in dict.fromkeys([QUARANTINE_REASON, *reasons.values()])
+        }
 
     @classmethod
     def of_run(cls, run: CompiledRun, *, by: Sequence[str], cluster: str) -> Overview:
@@ -208,6 +214,7 @@ class Overview:
             self._grow(name, Ends.of(own))
             self.values[name].add(own, n_before + first_row)
         self._count_examples(rows, values, file=file, first_row=first_row)
+        self._count_reasoned(rows, file=file, first_row=first_row)
         why = rows.column(QUARANTINE_REASON)
         sampled = np.asarray(pc.not_equal(why, NOT_SAMPLED).fill_null(True))
         if not sampled.all():
@@ -229,6 +236,9 @@ class Overview:
             self.values[name].merge(other.values[name])
             self.lowest[name] = _least(self.lowest[name] + other.lowest[name])
             self.highest[name] = _most(self.highest[name] + other.highest[name])
+        for column, reasons in other.reasoned.items():
+            for reason, found in reasons.items():
+                self._keep_reasoned(column, reason, found)
         self.profile.merge(other.profile)
         for name, own in self.slices.items():
             theirs = other.slices.get(name)
@@ -278,6 +288,28 @@ class Overview:
             most = _first_rows(-own, -high[-1].value if len(high) == MAX_EXAMPLES else math.inf)
             self.lowest[name] = _least(low + examples(own, least))
             self.highest[name] = _most(high + examples(own, most))
+
+    def _count_reasoned(self, table: pa.Table, *, file: str, first_row: int) -> None:
+        ids = table.column("id")
+        for column in self.reasoned:
+            own = table.column(column)
+            if own.null_count == len(own):
+                continue
+            coded = pc.dictionary_encode(own).combine_chunks()
+            codes = coded.indices.fill_null(-1).to_numpy()
+            for code, reason in enumerate(coded.dictionary.to_pylist()):
+                if reason != NOT_SAMPLED:
+                    rows = np.flatnonzero(codes == code)[:_N_REASONED].tolist()
+                    found = [
+                        Example(math.nan, file, first_row + row, text_of(ids[row])) for row in rows
+                    ]
+                    self._keep_reasoned(column, reason, found)
+
+    def _keep_reasoned(self, column: str, reason: str, found: Sequence[Example]) -> None:
+        """Keep the first rows of a reason; of very many reasons, the first ones."""
+        own = self.reasoned[column]
+        if reason in own or len(own) < _MAX_REASONS:
+            own[reason] = [*own.get(reason, []), *found][:_N_REASONED]
 
     def mean(self, name: str) -> ColumnMean:
         """Return what a report says of a column: of all rows, by the profile."""
@@ -334,6 +366,11 @@ class Overview:
                     "highest": [_place(own) for own in self.highest[name]],
                 }
                 for name in self._ranges
+            },
+            "reason_examples": {
+                column: {reason: [_place(own) for own in rows] for reason, rows in found.items()}
+                for column, found in self.reasoned.items()
+                if found
             },
         }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 import re
 import shutil
@@ -228,9 +229,16 @@ def test_texts_of_rows_are_shown_escaped_and_cut(out: Path) -> None:
     page = Page(text)
     lowest = json.loads((out / "report.json").read_text())["examples"]["f1"]["lowest"][:5]
     rows = {row["id"]: row for row in questions(600).to_dicts()}
+    articles = re.findall(
+        r'<article class="row card" id="row-\d+">(.*?)</article>', text, re.DOTALL
+    )
+    shown = {html.unescape(re.sub("<.*?>", "", own.partition("</b>")[0])): own for own in articles}
     for own in lowest:
-        assert rows[own["id"]]["question"] in page.row(own["id"]) or "?" in page.row(own["id"])
+        question = html.escape(rows[own["id"]]["question"])
+        assert question in shown[own["id"]] or '<dd class="text" dir="auto">?' in shown[own["id"]]
     assert max(len(cell) for row in page.rows for cell in row[:-1]) <= 2000
+    texts = re.findall(r'<dd class="text" dir="auto">(.*?)</dd>', text, re.DOTALL)
+    assert max(len(html.unescape(re.sub("</?mark>", "", own))) for own in texts) <= 500
     assert ATTACK not in text and "\\u202e" in text
 
 
