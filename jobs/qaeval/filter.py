@@ -31,6 +31,9 @@ EPILOG = """Examples:
   qaeval filter out --to kept --rank-by qrelscore --keep 'roundtrip > 0.5' \\
     --near-duplicates rouge_l=0.7 --top-k 3
 
+  qaeval filter out --to kept --rank-by roundtrip --share 0.6 \\
+    --share-per context
+
   qaeval filter out --to kept --rank-by roundtrip --label-sheet 400 \\
     --precision 0.85
 
@@ -119,8 +122,8 @@ def filter_rows(
         option(
             group=arguments.SELECTION,
             metavar="COLUMN=N",
-            text="Keep at most N rows of each value of a column. N may also be equal or "
-            "proportional.",
+            text="Keep at most N rows of each value of a role or column. equal divides --share or "
+            "--budget evenly.",
         ),
     ] = None,
     share: Annotated[
@@ -137,6 +140,15 @@ def filter_rows(
             group=arguments.SELECTION,
             metavar="N",
             text="Keep the N best rows that survive earlier stages.",
+        ),
+    ] = None,
+    share_per: Annotated[
+        str | None,
+        option(
+            group=arguments.SELECTION,
+            metavar="GROUP",
+            text="Role or column. Keep --share of the rows of each of its values, or divide "
+            "--budget in proportion.",
         ),
     ] = None,
     rank_by: Annotated[
@@ -256,6 +268,7 @@ def filter_rows(
             top_k=top_k,
             share=share,
             budget=budget,
+            share_per=share_per,
             quota=quota,
             undefined=undefined,
             precision=precision,

@@ -1,6 +1,7 @@
 """Corpus rows: what is known of every row, in memory or in mapped files.
 
-33 bytes a row in, and 2 more for quotas. They are walked a step at a time, groups some at a time.
+33 bytes a row in, and 2 or 4 more where they are counted by a column's values. They are walked a
+step at a time, groups some at a time.
 """
 
 from __future__ import annotations
@@ -11,15 +12,15 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from qaeval_core.errors import ConfigError
-from qaeval_core.filter.facts import KEPT, MAX_VALUES, Facts, Stages
+from qaeval_core.filter.facts import KEPT, Facts, Stages
 from qaeval_core.filter.order import Ranking
 from qaeval_core.filter.row_arrays import row_zeros
+from qaeval_core.filter.values import RowValues
 
 T = TypeVar("T")
 
@@ -35,6 +36,16 @@ _LEAST_STEPS = 64  # floats from one end of a range to the other
 NO_TWIN = -1
 
 
+class Parts(NamedTuple):
+    """Into how many parts whole groups of rows are put, and in which some neighboring rows are.
+
+    Rows of number ``n`` are in none.
+    """
+
+    n: int
+    of: Callable[[slice], NDArray[np.uint64]]
+
+
 class CorpusRows:
     """What is known of every row of a corpus, in order of files and rows.
 
@@ -48,8 +59,12 @@ class CorpusRows:
 
     Attributes
     ----------
-    reason, rank, tie, group, value
-        As `Facts` has them, values by ``values``.
+    reason, rank, tie, group
+        As `Facts` has them.
+    values : mapping of column to RowValues
+        Of columns whose values are counted.
+    value : int ndarray, optional
+        Numbers of the values that the stage at work counts.
     twin : int64 ndarray, optional
         Row that a duplicate is one of; ``NO_TWIN`` of others. Until duplicates are known, the
         hashes of questions lie here.
@@ -77,8 +92,8 @@ class CorpusRows:
         has_duplicates = stages.duplicates.kind != "none"
         self.group = zeros(np.uint64) if stages.group or has_duplicates else None
         self.twin = zeros(np.int64) if has_duplicates else None
-        self.value = zeros(np.uint16) if stages.quota else None
-        self.values: dict[str | None, int] = {}
+        self.values = {name: RowValues(zeros) for name in stages.counted}
+        self.value: NDArray[Any] | None = None
         self.number: NDArray[np.int64] | None = None
         self.bounds: NDArray[np.int64] | None = None
 
@@ -86,9 +101,19 @@ class CorpusRows:
         return len(self.reason)
 
     @property
-    def n_buckets(self) -> int:
-        """Into how many parts groups are put by their hashes."""
-        return -(-len(self) // _ROWS_PER_BUCKET)
+    def rows_per_part(self) -> int:
+        """How many rows are worked on together, where groups are small."""
+        return _ROWS_PER_BUCKET
+
+    def group_parts(self) -> Parts:
+        """Return parts of groups by their hashes, which are spread evenly."""
+        n = -(-len(self) // _ROWS_PER_BUCKET)
+
+        def part_of(own: slice) -> NDArray[np.uint64]:
+            assert self.group is not None, "nothing is grouped"
+            return bucket_of(self.group[own], n)
+
+        return Parts(n, part_of)
 
     def put(self, start: int, facts: Facts) -> None:
         """Put the facts of some rows into their place."""
@@ -100,14 +125,8 @@ class CorpusRows:
             self.group[rows] = facts.group
         if self.twin is not None and facts.question is not None:
             self.twin[rows] = facts.question.view(np.int64)
-        if self.value is not None and facts.value is not None:
-            codes = [self.values.setdefault(text, len(self.values)) for text in facts.values]
-            if len(self.values) > MAX_VALUES:
-                raise ConfigError(
-                    f"--quota: {self.stages.quota} has more than {MAX_VALUES:,} different values "
-                    "[QA0322]"
-                )
-            self.value[rows] = np.array(codes, np.uint16)[facts.value]
+        for name, values in self.values.items():
+            values.put(start, facts.values[name])
 
     def is_eligible(self, rows: slice) -> NDArray[np.bool_]:
         """Return which of some rows no stage has dropped."""
@@ -124,7 +143,7 @@ class CorpusRows:
         Parameters
         ----------
         value : int, optional
-            Only rows of this value of the quota.
+            Only rows of this one of the values that are counted.
         shares : (uint8 ndarray of shape (n_rows,), int, int), optional
             The smallest share that has a row, and the first and last of those to take.
         """
@@ -171,35 +190,37 @@ class CorpusRows:
         least = _LEAST_STEPS * np.spacing(max(abs(low), abs(high)))
         return float(low), float(high if high - low >= least else low + max(1.0, least))
 
-    def groups(self) -> Iterator[NDArray[np.intp]]:
-        """Yield the rows of some whole groups at a time, ascending; each row once.
+    def members(self, parts: Parts) -> Iterator[NDArray[np.intp]]:
+        """Yield the rows of each part, ascending.
 
-        Hashes are spread evenly: equal ranges of them have about as many rows. One walk over all
-        rows finds those of several ranges.
+        One walk over all rows finds those of several parts.
         """
-        assert self.group is not None, "nothing is grouped"
         if not len(self):
             return
         if self.bounds is not None:
             yield from (np.arange(*ends) for ends in pairwise(self.bounds.tolist()))
             return
-        n_buckets = self.n_buckets
-        for first in range(0, n_buckets, _BUCKETS_PER_WALK):
+        for first in range(0, parts.n, _BUCKETS_PER_WALK):
             rows, codes = [], []
+            n_parts = np.uint64(min(parts.n - first, _BUCKETS_PER_WALK))
             for start in range(0, len(self), STEP):
-                own = bucket_of(self.group[start : start + STEP], n_buckets) - np.uint64(first)
+                own = parts.of(slice(start, start + STEP)) - np.uint64(first)
                 # What is before the first wraps around.
-                chosen = np.flatnonzero(own < np.uint64(_BUCKETS_PER_WALK))
+                chosen = np.flatnonzero(own < n_parts)
                 rows.append(start + chosen)
                 codes.append(own[chosen].astype(np.uint8))
             found, code = np.concatenate(rows), np.concatenate(codes)
             ordered = found[np.argsort(code, kind="stable")]
             yield from np.split(ordered, np.cumsum(np.bincount(code))[:-1])
 
-    def each_group(
-        self, work: Callable[[NDArray[np.intp]], T], *, chosen: Collection[int] | None = None
+    def each_part(
+        self,
+        parts: Parts,
+        work: Callable[[NDArray[np.intp]], T],
+        *,
+        chosen: Collection[int] | None = None,
     ) -> Iterator[T]:
-        """Yield what a function returns of the rows of some whole groups, all in turn.
+        """Yield what a function returns of the rows of each part, all in turn.
 
         A few threads call it, none of them twice with a row: arrays may be written to.
 
@@ -210,7 +231,7 @@ class CorpusRows:
         """
         waiting: deque[Future[T]] = deque()
         with ThreadPoolExecutor(_N_THREADS) as pool:
-            for turn, members in enumerate(self.groups()):
+            for turn, members in enumerate(self.members(parts)):
                 if chosen is not None and turn not in chosen:
                     continue
                 waiting.append(pool.submit(work, members))

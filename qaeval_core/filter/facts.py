@@ -8,8 +8,8 @@ But: duplicates, top-k, quotas and shares need all rows: `decide`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Protocol
 
@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from qaeval_core.errors import RunError
 from qaeval_core.filter import texts
 from qaeval_core.filter.request import NearDuplicates
+from qaeval_core.filter.values import ValueCodes
 from qaeval_core.schema import NOT_SAMPLED, QUARANTINE_REASON, is_list
 from qaeval_core.tables.conditions import select_rows
 from qaeval_core.tables.score_tables import column_of, flat_columns, numbers
@@ -30,7 +31,6 @@ from qaeval_core.text.column_hashes import column_hashes, decoded, readable, tex
 # Wang et al. 2022 (QRelScore), section 3.3: questions of 6 to 30 words are kept.
 MIN_WORDS, MAX_WORDS = 6, 30
 KEPT = 0
-MAX_VALUES = 1 << 16
 NO_DUPLICATES = NearDuplicates("none")
 
 
@@ -81,7 +81,9 @@ class Stages:
         Columns of the roles, where there are any.
     rules : tuple of str
         Names of `RULE_REASONS` that hold.
-    group, quota : str, optional
+    aliases : mapping of role to column
+        Names that conditions may use beside those of columns.
+    group, quota, share_per : str, optional
         Columns whose equal values belong together; None where nothing is grouped.
     seed : int
         Of the hashes that break ties.
@@ -94,12 +96,14 @@ class Stages:
 
     rank: Rank
     undefined: str = "drop"
+    aliases: Mapping[str, str] = field(default_factory=dict)
     rules: tuple[str, ...] = ()
     keep: tuple[str, ...] = ()
     keep_columns: tuple[str, ...] = ()
     duplicates: NearDuplicates = NO_DUPLICATES
     group: str | None = None
     quota: str | None = None
+    share_per: str | None = None
     question: str | None = None
     context: str | None = None
     answer: str | None = None
@@ -109,9 +113,14 @@ class Stages:
     last: str = "share"
 
     @property
+    def counted(self) -> tuple[str, ...]:
+        """Columns whose values are counted."""
+        return tuple(dict.fromkeys(name for name in (self.quota, self.share_per) if name))
+
+    @property
     def columns(self) -> tuple[str, ...]:
         """Columns that the first pass reads, without the id."""
-        wanted = [*self.rank.columns, *self.keep_columns, self.group, self.quota]
+        wanted = [*self.rank.columns, *self.keep_columns, self.group, *self.counted]
         if self.rules or self.duplicates.kind != "none":
             wanted.append(self.question)
         if {"answer_in_question", "answer_not_in_context"} & set(self.rules):
@@ -133,7 +142,6 @@ class Stages:
             *rules,
             "keep",
             *LATE_REASONS,
-            self.last,
         )
 
     def code(self, reason: str) -> int:
@@ -142,7 +150,7 @@ class Stages:
 
 
 RULE_REASONS = ("too_short", "too_long", "answer_in_question", "answer_not_in_context")
-LATE_REASONS = ("duplicate", "top_k", "quota")
+LATE_REASONS = ("duplicate", "top_k", "quota", "share", "budget", "precision")
 
 
 @dataclass(slots=True)
@@ -157,8 +165,8 @@ class Facts:
         -inf where it is undefined.
     tie, group, question : uint64 ndarray, optional
         Hashes of id, group and the question's tokens; a 0 in ``tie`` is not known.
-    value : int ndarray
-        Place in ``values`` of the quota's value; None is the value of rows without one.
+    values : mapping of column to ValueCodes
+        Of columns whose values are counted; rows without a value share one.
     tokens : pl.Series, optional
         Of questions, as one text; where these are compared.
     """
@@ -168,8 +176,7 @@ class Facts:
     tie: NDArray[np.uint64] | None = None
     group: NDArray[np.uint64] | None = None
     question: NDArray[np.uint64] | None = None
-    value: NDArray[np.int64] | None = None
-    values: Sequence[str | None] = ()
+    values: dict[str, ValueCodes] = field(default_factory=dict)
     tokens: pl.Series | None = None
 
 
@@ -200,7 +207,8 @@ def row_facts(table: pa.Table, ids: pa.ChunkedArray, stages: Stages, *, first_ro
         decided.drop(NOT_SAMPLED, np.asarray(pc.equal(why, NOT_SAMPLED).fill_null(False)))
         decided.drop("quarantined", np.asarray(why.is_valid()))
     decided.undefined(stages.rank.name, np.isneginf(rank))
-    for name in (stages.question, stages.answer, stages.context, stages.group, stages.quota):
+    roles = (stages.question, stages.answer, stages.context)
+    for name in (*roles, stages.group, *stages.counted):
         if name in stages.columns:
             decided.undefined(name, ~np.asarray(table[name].is_valid()))
     kept = _conditions(frame, stages, decided)
@@ -211,9 +219,7 @@ def row_facts(table: pa.Table, ids: pa.ChunkedArray, stages: Stages, *, first_ro
     alone = pl.int_range(first_row, first_row + table.num_rows, eager=True).hash(stages.salt)
     if stages.has_ties:
         facts.tie = texts.tie_hashes(ids, stages.seed)
-    if stages.group is not None:
-        facts.group, is_there = column_hashes(table[stages.group])
-        facts.group = np.where(is_there, facts.group, alone)
+    _hash_values(facts, table, stages, alone)
     if stages.duplicates.kind != "none" and question is not None:
         own = question
         if stages.duplicates.kind == "exact":
@@ -222,11 +228,19 @@ def row_facts(table: pa.Table, ids: pa.ChunkedArray, stages: Stages, *, first_ro
         facts.question = np.where(question.is_null().to_numpy(), alone, hashes)
         if stages.duplicates.kind == "rouge_l":
             facts.tokens = question
-    if stages.quota is not None:
-        coded = text_column(table[stages.quota]).combine_chunks().dictionary_encode()
-        facts.values = [*coded.dictionary.to_pylist(), None]
-        facts.value = coded.indices.fill_null(len(facts.values) - 1).to_numpy().astype(np.int64)
     return facts
+
+
+def _hash_values(facts: Facts, table: pa.Table, stages: Stages, alone: pl.Series) -> None:
+    """Put the hashes of groups and of counted values among the facts."""
+    for name in dict.fromkeys((stages.group, *stages.counted)):
+        if name is None:
+            continue
+        hashes, is_there = column_hashes(table[name])
+        if name == stages.group:
+            facts.group = np.where(is_there, hashes, alone)
+        if name in stages.counted:
+            facts.values[name] = ValueCodes.of(hashes)
 
 
 class _Decided:
@@ -263,9 +277,13 @@ def _numbers_and_texts(table: pa.Table, stages: Stages) -> pl.DataFrame:
 def _conditions(frame: pl.DataFrame, stages: Stages, decided: _Decided) -> NDArray[np.bool_]:
     """Return which rows fulfill all conditions; what SQL calls unknown is undefined, not false."""
     kept = np.ones(frame.height, dtype=bool)
+    roles = [
+        pl.col(name).alias(role) for role, name in stages.aliases.items() if name in frame.columns
+    ]
+    beside = frame.with_columns(roles)
     for expression in stages.keep:
         try:
-            chosen = select_rows(frame, expression, "--keep")
+            chosen = select_rows(beside, expression, "--keep")
         except pl.exceptions.PolarsError as error:
             raise RunError(f"--keep {expression!r}: {error} [QA0316]") from None
         is_unknown = chosen.is_null().to_numpy()

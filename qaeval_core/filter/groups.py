@@ -1,22 +1,23 @@
 """Groups: the stages inside of groups, and what is counted of them.
 
 Groups are worked on some at a time: temporary arrays do not grow with the corpus, but with its
-largest group. Where arrays are mapped, rows of the same groups are first put beside each other:
-else each part of the groups would read every page of every array.
+largest group. Where arrays are mapped, rows of the same part are first put beside each other: else
+each part would read every page of every array.
 """
 
 from __future__ import annotations
 
 import contextlib
 import copy
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from qaeval_core.filter.corpus_rows import NO_TWIN, STEP, CorpusRows, bucket_of
+from qaeval_core.filter.corpus_rows import NO_TWIN, STEP, CorpusRows, Parts
 from qaeval_core.filter.facts import KEPT
 from qaeval_core.filter.order import have_equals, sorted_places, sorted_rows
 from qaeval_core.stats.certificate import N_SHARES
@@ -66,64 +67,82 @@ def decide_groups(rows: CorpusRows, *, has_exact: bool, top_k: int | None) -> No
         if has_exact:
             ordered = _drop_exact_duplicates(rows, members, ordered)
         if top_k is not None:
-            rows.drop(ordered[_places(hashes[ordered]) >= top_k], "top_k")
+            rows.drop(ordered[places_in(hashes[ordered]) >= top_k], "top_k")
         return True
 
-    names, changed = ("rank", "tie", "group"), ("reason", *(["twin"] if has_exact else []))
-    with _together(rows, names, changed) as own:
-        is_done = list(own.each_group(partial(work, own)))
+    changed = ("reason", *(["twin"] if has_exact else []))
+    each_part(rows, rows.group_parts(), work, ("rank", "tie", "group"), changed)
+
+
+def each_part(
+    rows: CorpusRows,
+    parts: Parts,
+    work: Callable[[CorpusRows, NDArray[np.intp]], bool],
+    names: Sequence[str],
+    changed: Sequence[str],
+) -> None:
+    """Have a function work on parts of the rows; once more where it wants hashes of ids first.
+
+    Parameters
+    ----------
+    work : callable
+        Takes rows and the members of a part; returns False, and does nothing, without hashes.
+    names, changed : sequence of str
+        Arrays that are read; those that are read and written.
+    """
+    with _together(rows, parts, names, changed) as own:
+        is_done = list(own.each_part(parts, partial(work, own)))
     if not all(is_done):
         rows.look_up_ties()
         left = {turn for turn, done in enumerate(is_done) if not done}
-        with _together(rows, names, changed) as own:
-            assert all(own.each_group(partial(work, own), chosen=left))
+        with _together(rows, parts, names, changed) as own:
+            assert all(own.each_part(parts, partial(work, own), chosen=left))
 
 
 @contextlib.contextmanager
 def _together(
-    rows: CorpusRows, names: Sequence[str], changed: Sequence[str]
+    rows: CorpusRows, parts: Parts, names: Sequence[str], changed: Sequence[str]
 ) -> Iterator[CorpusRows]:
-    """Give the rows; where arrays are mapped, copies of some, in the order of hashes of groups.
-
-    Parameters
-    ----------
-    names, changed : sequence of str
-        Arrays that are read; those that are read and written.
-    """
-    if not rows.is_mapped or rows.group is None:
+    """Give the rows; where arrays are mapped, copies of some, in the order of their parts."""
+    if not rows.is_mapped:
         yield rows
         return
     own = copy.copy(rows)
     own.number = rows.zeros(np.int64)
     for name in (*names, *changed):
         setattr(own, name, rows.zeros(getattr(rows, name).dtype))
-    sizes = np.zeros(rows.n_buckets, np.int64)
-    for start in range(0, len(rows), STEP):
-        buckets = bucket_of(rows.group[start : start + STEP], rows.n_buckets)
-        sizes += np.bincount(buckets.view(np.int64), minlength=len(sizes))
-    own.bounds = np.concatenate([[0], np.cumsum(sizes)])
-    for here, places in _places_together(rows.group, own.bounds):
+    sizes = np.zeros(parts.n + 1, np.int64)
+    for here in _steps(rows):
+        sizes += np.bincount(parts.of(here).view(np.int64), minlength=len(sizes))
+    own.bounds = np.cumsum(sizes) - sizes
+    for here, places in _places_together(rows, parts, own.bounds):
         own.number[places] = np.arange(here.start, here.stop)
         for name in (*names, *changed):
             getattr(own, name)[places] = getattr(rows, name)[here]
     yield own
-    for here, places in _places_together(rows.group, own.bounds):
+    for here, places in _places_together(rows, parts, own.bounds):
         for name in changed:
             getattr(rows, name)[here] = getattr(own, name)[places]
 
 
+def _steps(rows: CorpusRows) -> Iterator[slice]:
+    for start in range(0, len(rows), STEP):
+        yield slice(start, min(start + STEP, len(rows)))
+
+
 def _places_together(
-    group: NDArray[np.uint64], bounds: NDArray[np.int64]
+    rows: CorpusRows, parts: Parts, bounds: NDArray[np.int64]
 ) -> Iterator[tuple[slice, NDArray[np.int64]]]:
-    """Yield some rows at a time, and their places where buckets of hashes stand one by one."""
-    n_buckets = len(bounds) - 1
-    filled = bounds[:-1].copy()
-    for start in range(0, len(group), STEP):
-        own = slice(start, min(start + STEP, len(group)))
+    """Yield some rows at a time, and their places where parts stand one by one.
+
+    Rows of none come last.
+    """
+    filled = bounds.copy()
+    for own in _steps(rows):
         # Small numbers are sorted faster.
-        buckets = bucket_of(group[own], n_buckets).astype(np.min_scalar_type(n_buckets))
-        order = np.argsort(buckets, kind="stable")
-        sizes = np.bincount(buckets, minlength=n_buckets)
+        numbers = parts.of(own).astype(np.min_scalar_type(parts.n))
+        order = np.argsort(numbers, kind="stable")
+        sizes = np.bincount(numbers, minlength=len(bounds))
         first = np.repeat(filled - np.cumsum(sizes) + sizes, sizes)
         places = np.empty(len(order), np.int64)
         places[order] = first + np.arange(len(order))
@@ -131,7 +150,7 @@ def _places_together(
         yield own, places
 
 
-def _places(sorted_groups: NDArray[np.uint64]) -> NDArray[np.intp]:
+def places_in(sorted_groups: NDArray[Any]) -> NDArray[np.intp]:
     """Return the place of each row in its group, from 0."""
     places = np.arange(len(sorted_groups))
     is_first = np.ones(len(sorted_groups), dtype=bool)
@@ -182,8 +201,9 @@ def count_groups(rows: CorpusRows) -> GroupCounts | None:
         return int((kept > 0).sum()), np.bincount(smallest[smallest < N_SHARES], minlength=N_SHARES)
 
     n_kept, first = 0, np.zeros(N_SHARES, np.int64)
-    with _together(rows, ("group", "reason", "share"), ("tie",)) as own:
-        for n, by_share in own.each_group(partial(work, own)):
+    parts = rows.group_parts()
+    with _together(rows, parts, ("group", "reason", "share"), ("tie",)) as own:
+        for n, by_share in own.each_part(parts, partial(work, own)):
             n_kept += n
             first += by_share
     both = _pairs(rows.tie)

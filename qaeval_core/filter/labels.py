@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from qaeval_core.errors import ConfigError, QAEvalError, SchemaError
 from qaeval_core.filter.corpus_rows import CorpusRows
-from qaeval_core.filter.order import rank_keys
+from qaeval_core.filter.order import mixed, rank_keys
 from qaeval_core.filter.request import FilterRequest
 from qaeval_core.planning.text_files.sheets import decimal_comma
 from qaeval_core.storage.path import StoragePath
@@ -313,11 +313,7 @@ class SheetOrder:
         return n, int(differ[0]) if len(differ) else n
 
     def _mixed(self, rows: NDArray[Any]) -> NDArray[np.uint64]:
-        """Return hashes mixed: the finalizer of splitmix64 (Steele et al. 2014), a permutation."""
-        mixed = self._tie[rows] + self._salt
-        for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
-            mixed = (mixed ^ (mixed >> np.uint64(shift))) * np.uint64(factor)
-        return np.asarray(mixed ^ (mixed >> np.uint64(31)))
+        return mixed(self._tie[rows], self._salt)
 
 
 class Spread(NamedTuple):

@@ -8,7 +8,7 @@ nothing is copied or sorted: temporary arrays are of one chunk.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import polars as pl
@@ -172,7 +172,7 @@ def at_or_before(
 
 
 def sorted_rows(
-    rows: NDArray[np.intp], rank: NDArray[np.float64], tie: UInt64, *groups: UInt64
+    rows: NDArray[np.intp], rank: NDArray[np.float64], tie: UInt64, *groups: NDArray[Any]
 ) -> NDArray[np.intp]:
     """Return rows in order, best first inside of each group; arrays are of all rows.
 
@@ -180,7 +180,7 @@ def sorted_rows(
     ----------
     rows : int ndarray
         Ascending.
-    groups : uint64 ndarray
+    groups : unsigned int ndarray
         The first is the outermost.
     """
     # The place comes last: the sort is not stable, and eight times as fast as one that is.
@@ -209,6 +209,17 @@ def have_equals(first: UInt64, second: UInt64) -> NDArray[np.bool_]:
     [True, True, False, False]
     """
     return pl.Series(first ^ (second * _ODD)).is_duplicated().to_numpy()
+
+
+def mixed(hashes: UInt64, salt: np.uint64) -> UInt64:
+    """Return hashes in another order: the finalizer of splitmix64 (Steele et al. 2014).
+
+    It is a permutation: hashes that differ still do.
+    """
+    own = hashes + salt
+    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
+        own = (own ^ (own >> np.uint64(shift))) * np.uint64(factor)
+    return np.asarray(own ^ (own >> np.uint64(31)))
 
 
 def rank_keys(rank: NDArray[np.float64]) -> UInt64:

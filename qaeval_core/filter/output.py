@@ -15,7 +15,7 @@ from qaeval_core.filter.corpus_rows import CorpusRows
 from qaeval_core.filter.filtering import OUTPUTS, Filtering
 from qaeval_core.filter.groups import GroupCounts
 from qaeval_core.filter.join import FileTask, join_file
-from qaeval_core.filter.write import Decisions, WritePlan, WrittenRange, write_range
+from qaeval_core.filter.write import Decisions, Shown, WritePlan, WrittenRange, write_range
 from qaeval_core.schema import COLUMNS_METADATA
 from qaeval_core.storage.path import StoragePath, as_path
 from qaeval_core.tables.corpus import Corpus, RangeTask
@@ -32,8 +32,8 @@ class RangeDecisions(Sequence[tuple[RangeTask, Decisions]]):
     share : uint8 ndarray
         Of `smallest_shares`.
     groups : GroupCounts, optional
-    examples : sequence of int
-        Rows whose texts are wanted.
+    shown : Shown
+        Rows of which more is wanted.
     """
 
     def __init__(
@@ -42,10 +42,10 @@ class RangeDecisions(Sequence[tuple[RangeTask, Decisions]]):
         rows: CorpusRows,
         share: NDArray[np.uint8],
         groups: GroupCounts | None,
-        examples: Sequence[int],
+        shown: Shown,
     ) -> None:
         self._tasks, self._rows, self._share = tasks, rows, share
-        self._groups, self._examples = groups, examples
+        self._groups, self._shown = groups, shown
 
     def __len__(self) -> int:
         return len(self._tasks)
@@ -60,7 +60,7 @@ class RangeDecisions(Sequence[tuple[RangeTask, Decisions]]):
             twin=rows.twin[own] if rows.twin is not None else None,
             group_size=self._groups.size[own] if self._groups is not None else None,
             group_kept=self._groups.kept[own] if self._groups is not None else None,
-            examples=[row for row in self._examples if own.start <= row < own.stop],
+            shown=self._shown.among(own),
         )
         return task, decisions
 
@@ -75,6 +75,7 @@ def write_plan(run: Filtering, *, rank_range: tuple[float, float], keeps: bool) 
         metrics=run.plan.metrics,
         rank_range=rank_range,
         roles=corpus.roles,
+        counted=stages.counted,
         starts=tuple(task.start for task in run.tasks),
         work=str(run.work),
         tenure=run.tenure,
@@ -91,13 +92,13 @@ def write_rows(
     rows: CorpusRows,
     share: NDArray[np.uint8],
     groups: GroupCounts | None,
-    examples: Sequence[int],
+    shown: Shown,
     *,
     keeps: bool,
 ) -> tuple[list[WrittenRange], dict[str, dict[str, Any]]]:
     """Write kept rows and decisions; return what was summed, and the sizes of files."""
     plan = write_plan(run, rank_range=rows.rank_range(), keeps=keeps)
-    pairs = RangeDecisions(run.tasks, rows, share, groups, examples)
+    pairs = RangeDecisions(run.tasks, rows, share, groups, shown)
     written = list(run.map_ranges(partial(_write_pair, plan=plan), "write", pairs))
     return written, _join(run, plan)
 

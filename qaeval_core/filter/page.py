@@ -131,17 +131,19 @@ def _asked(content: Mapping[str, Any]) -> list[str]:
 
 
 def _quotas(content: Mapping[str, Any]) -> list[str]:
-    if not content["quota"]:
-        return []
-    rows = [
-        [
-            value_name(own["value"]),
-            *(_shown(own[name]) for name in ("n_reaching", "n_allowed", "n_kept", "shortfall")),
-        ]
-        for own in content["quota"]
-    ]
-    head = (content["columns"]["quota"], "reaching", "allowed", "kept", "short of it")
-    return [block_html(Table("Quota", head, rows, numbers=(1, 2, 3, 4)))]
+    blocks = []
+    for stage, title in (("quota", "Quota"), ("share_per", "Share of each value")):
+        found = content[stage]
+        if not found or not found["n_values"]:
+            continue
+        told = [(value_name(own["value"]), own) for own in found["values"]]
+        if n_others := found["others"]["n_values"]:
+            told.append((f"({n_others:,} other values)", found["others"]))
+        names = ("n_reaching", "n_allowed", "n_kept", "shortfall")
+        rows = [[value, *(_shown(own[name]) for name in names)] for value, own in told]
+        head = (content["columns"][stage], "reaching", "allowed", "kept", "short of it")
+        blocks.append(block_html(Table(title, head, rows, numbers=(1, 2, 3, 4))))
+    return blocks
 
 
 def _histogram(content: Mapping[str, Any]) -> str:

@@ -32,7 +32,7 @@ from qaeval_core.tables.score_tables import numbers, table_files
 from qaeval_core.text.text_notes import is_unspaced
 
 # What a filter does is in the fingerprint of what it wrote.
-VERSION = "5"
+VERSION = "6"
 _NO_PART_IN_RANKING = (
     "precision",
     "confidence",
@@ -110,12 +110,17 @@ class FilterPlan:
     @property
     def n_bytes(self) -> int:
         """Memory that all rows take on the machine that decides, if they are not mapped."""
-        return BYTES_PER_ROW * self.corpus.n_rows
+        return (BYTES_PER_ROW + self._more_bytes) * self.corpus.n_rows
 
     @property
     def n_mapped_bytes(self) -> int:
         """Disk that they take there, if they are mapped."""
-        return MAPPED_BYTES_PER_ROW * self.corpus.n_rows
+        return (MAPPED_BYTES_PER_ROW + self._more_bytes) * self.corpus.n_rows
+
+    @property
+    def _more_bytes(self) -> int:
+        """Bytes of a row that a second column takes whose values are counted."""
+        return 4 * (len(self.stages.counted) > 1)
 
     def ranking(self) -> dict[str, Any]:
         """Return what the order of the rows that could be kept depends on, and which these are."""
@@ -188,24 +193,23 @@ def make_plan(request: FilterRequest, corpus: Corpus) -> FilterPlan:
 def _stages(request: FilterRequest, corpus: Corpus, notes: list[str]) -> Stages:
     """Return the stages of a request; what people may not expect of them joins the notes."""
     rank = _rank(request, corpus)
-    keep_columns = _keep_columns(request, corpus)
+    aliases = {role: name for role, name in corpus.all_roles.items() if role not in corpus.names}
+    keep_columns = _keep_columns(request, corpus, aliases)
     duplicates = _duplicates(request, corpus, notes)
     group = _group(request, corpus, duplicates)
     rules = _rules(request, corpus, notes)
     quota = request.quotas
-    quota_column = None
-    if quota is not None:
-        quota_column = corpus.roles.get(quota.column, quota.column)
-        _check_value_column(corpus, quota_column, "--quota")
     stages = Stages(
         rank=rank,
         undefined=request.undefined,
         rules=rules,
         keep=request.keep,
         keep_columns=keep_columns,
+        aliases=aliases if request.keep else {},
         duplicates=duplicates,
         group=group,
-        quota=quota_column,
+        quota=_value_column(corpus, quota.column if quota else None, "--quota"),
+        share_per=_value_column(corpus, request.share_per, "--share-per"),
         question=corpus.roles.get("question"),
         context=corpus.roles.get("context"),
         answer=corpus.roles.get("answer"),
@@ -215,7 +219,7 @@ def _stages(request: FilterRequest, corpus: Corpus, notes: list[str]) -> Stages:
             or request.labels is not None
             or request.label_sheet is not None
         ),
-        last=_last_stage(request),
+        last="precision" if request.precision is not None else request.size_reason,
     )
     if len(stages.reasons) > _MAX_REASONS:
         raise ConfigError(
@@ -229,12 +233,6 @@ def _is_file(request: FilterRequest) -> bool:
     given = request.rank_by or ""
     # Behind the name in a URI stands the way to its store.
     return (given.partition("?")[0] if "://" in given else given).endswith(".json")
-
-
-def _last_stage(request: FilterRequest) -> str:
-    if request.precision is not None:
-        return "precision"
-    return "budget" if request.budget is not None else "share"
 
 
 def _signature(corpus: Corpus, name: str) -> str:
@@ -341,13 +339,20 @@ def _read_combination(path: str, corpus: Corpus) -> CombinedRank:
     return CombinedRank(learned)
 
 
-def _keep_columns(request: FilterRequest, corpus: Corpus) -> tuple[str, ...]:
+def _keep_columns(
+    request: FilterRequest, corpus: Corpus, aliases: Mapping[str, str]
+) -> tuple[str, ...]:
+    """Return the columns that conditions read; a role names one where no column has its name."""
     if not request.keep:
         return ()
+
+    def fields_of(file: CorpusFile) -> tuple[pa.Field, ...]:
+        own = [corpus.field(name, file) for name in corpus.names]
+        roles = [corpus.field(name, file).with_name(role) for role, name in aliases.items()]
+        return (*own, *roles)
+
     # Columns of one name may be of several kinds: one file of each is looked at.
-    several = {
-        tuple(corpus.field(name, file) for name in corpus.names): file for file in corpus.files
-    }
+    several = {fields_of(file): file for file in corpus.files}
     names: list[str] = []
     for fields, file in several.items():
         try:
@@ -355,7 +360,7 @@ def _keep_columns(request: FilterRequest, corpus: Corpus) -> tuple[str, ...]:
         except ConfigError as error:
             where = f" (in {file.source.name})" if len(several) > 1 else ""
             raise ConfigError(f"{error.text}{where} [{error.code}]") from None
-    return tuple(dict.fromkeys(names))
+    return tuple(dict.fromkeys(aliases.get(name, name) for name in names))
 
 
 def _duplicates(request: FilterRequest, corpus: Corpus, notes: list[str]) -> NearDuplicates:
@@ -380,13 +385,7 @@ def _duplicates(request: FilterRequest, corpus: Corpus, notes: list[str]) -> Nea
 def _group(request: FilterRequest, corpus: Corpus, duplicates: NearDuplicates) -> str | None:
     """Return the column whose equal values are a group, where groups matter."""
     if request.group is not None:
-        column = corpus.roles.get(request.group, request.group)
-        if column not in corpus.names:
-            known = dict.fromkeys([*corpus.roles, *corpus.names])
-            raise SchemaError(f"--group: no column {column!r}{nearest(column, known)} [QA0305]")
-        if column != corpus.roles.get("context"):
-            _check_value_column(corpus, column, "--group")
-        return column
+        return _value_column(corpus, request.group, "--group")
     context = corpus.roles.get("context")
     if context is None and request.top_k is not None:
         raise ConfigError(
@@ -401,9 +400,13 @@ def _group(request: FilterRequest, corpus: Corpus, duplicates: NearDuplicates) -
     return context if is_needed else None
 
 
-def _check_value_column(corpus: Corpus, name: str, option: str) -> None:
-    if name not in corpus.names:
-        raise SchemaError(f"{option}: no column {name!r}{nearest(name, corpus.names)} [QA0305]")
+def _value_column(corpus: Corpus, given: str | None, option: str) -> str | None:
+    """Return the column of a name or role, if rows may be grouped by it."""
+    if given is None:
+        return None
+    name = corpus.named(given, option)
+    if name == corpus.roles.get("context"):  # Its passages are one value.
+        return name
     file = _other_file(corpus, name, lambda kind: not pa.types.is_nested(kind))
     if file is not None:
         kind = corpus.field(name, file).type
@@ -411,6 +414,7 @@ def _check_value_column(corpus: Corpus, name: str, option: str) -> None:
             f"{option}: column {name!r} of {file.source.name} is {kind}, not one value a row "
             "[QA0306]"
         )
+    return name
 
 
 def _note_unspaced(request: FilterRequest, corpus: Corpus, notes: list[str]) -> None:

@@ -16,9 +16,8 @@ from qaeval_core.tables.corpus import ROLE_NAMES
 RULES = ("paper", "extractive", "none")
 UNDEFINED = ("drop", "keep", "fail")
 BLANK = ("bad", "ignore")
-QUOTAS = ("proportional", "equal")
 
-QuotaKind: TypeAlias = Literal["proportional", "equal", "most"]
+QuotaKind: TypeAlias = Literal["equal", "most"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +48,9 @@ class FilterRequest:
     ----------
     share, budget : str or float, int; optional
         The share of the rows that reach the last stage, in (0, 1], or their number.
+    share_per : str, optional
+        A role or column: the share is one of the rows of each of its values, the budget is divided
+        over them in proportion.
     labels, label : str, optional
         A table with a column ``id``, and the column or condition that says which rows are good;
         default its column ``good``.
@@ -74,6 +76,7 @@ class FilterRequest:
     top_k: int | None = None
     share: str | float | None = None
     budget: int | None = None
+    share_per: str | None = None
     quota: str | None = None
     undefined: str = "drop"
     precision: float | None = None
@@ -120,7 +123,8 @@ class FilterRequest:
             )
             if value is not None
         ]
-        if len(given) > 1:
+        # A share of each group is an earlier stage.
+        if len(given) > 1 and (self.share_per is None or "--precision" not in given[1:2]):
             raise ConfigError(
                 f"{' and '.join(given)} exclude each other; give one of them [QA0102]"
             )
@@ -132,10 +136,20 @@ class FilterRequest:
             raise ConfigError(
                 f"--confidence is {self.confidence:g}; it must be above 0.5 and below 1 [QA0104]"
             )
-        quota = self.quotas
-        if quota is not None and quota.kind != "most" and self.n_or_share is None:
+        self._check_divided()
+
+    def _check_divided(self) -> None:
+        """Raise ConfigError unless one option at most divides a share or budget, and has one."""
+        is_equal = self.quotas is not None and self.quotas.kind == "equal"
+        quota, per = f"--quota {self.quota}", f"--share-per {self.share_per}"
+        if is_equal and self.share_per is not None:
             raise ConfigError(
-                f"--quota {self.quota} divides --share or --budget; give one of them [QA0103]"
+                f"{quota} and {per} both divide --share or --budget; give one of them [QA0102]"
+            )
+        if self.n_or_share is None and (is_equal or self.share_per is not None):
+            raise ConfigError(
+                f"{quota if is_equal else per} divides --share or --budget; give one of them "
+                "[QA0103]"
             )
 
     def _check_labels(self) -> None:
@@ -217,6 +231,18 @@ class FilterRequest:
         return self.exact_share if self.share is not None else self.budget
 
     @property
+    def size_reason(self) -> str:
+        """Why a row is dropped that a share or budget has no room for."""
+        return "share" if self.budget is None else "budget"
+
+    @property
+    def is_divided(self) -> bool:
+        """Whether values of a column have parts of a share or budget of their own."""
+        return self.share_per is not None or (
+            self.quotas is not None and self.quotas.kind == "equal"
+        )
+
+    @property
     def duplicates(self) -> NearDuplicates:
         """What counts as a duplicate; exact ones unless told."""
         text = self.near_duplicates or "exact"
@@ -242,13 +268,13 @@ class FilterRequest:
         if self.quota is None:
             return None
         column, separator, value = self.quota.rpartition("=")
-        if separator and column and value in QUOTAS:
-            return Quota(column, "equal" if value == "equal" else "proportional")
+        if separator and column and value == "equal":
+            return Quota(column, "equal")
         if separator and column and re.fullmatch(r"[0-9]+", value) and int(value) > 0:
             return Quota(column, "most", int(value))
         raise ConfigError(
-            f"--quota is {self.quota!r}; give COLUMN=proportional, COLUMN=equal or COLUMN=N "
-            "[QA0104]"
+            f"--quota is {self.quota!r}; give COLUMN=N or COLUMN=equal. For a share of each value: "
+            "--share F --share-per COLUMN [QA0104]"
         )
 
     @property

@@ -10,12 +10,12 @@ import numpy as np
 import polars as pl
 
 from qaeval_core.filter.corpus_rows import BYTES_PER_ROW, MAPPED_BYTES_PER_ROW, CorpusRows
-from qaeval_core.filter.decide import QuotaCount, n_of
 from qaeval_core.filter.evidence import Evidence
 from qaeval_core.filter.labels import Labels, differ_lines, labels_of
 from qaeval_core.filter.looks import Account
 from qaeval_core.filter.order import Cut
 from qaeval_core.filter.plan import FilterPlan
+from qaeval_core.filter.quotas import Counted, n_of
 from qaeval_core.filter.request import FilterRequest
 from qaeval_core.filter.row_arrays import are_mapped
 from qaeval_core.filter.scan import n_buckets
@@ -26,6 +26,9 @@ from qaeval_core.stats.label_plan import Outlook, look_deltas, outlook
 from qaeval_core.stats.learned_rank import LearnedRank
 from qaeval_core.storage.path import as_path
 from qaeval_core.tables.corpus import column_bytes
+
+# Values below their quota that are told one by one.
+_N_SHORT = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +52,10 @@ class FilterOutcome:
     ----------
     cut : Cut, optional
         The last row that is kept; None if none is.
+    counted : mapping of str to Counted
+        What ``quota`` and ``share_per`` did to values.
+    names : mapping of (row, column) to text
+        Of the values that are told.
     rank_range : (float, float)
         Lowest and highest rank value.
     n_groups : int, optional
@@ -62,7 +69,8 @@ class FilterOutcome:
     evidence: Evidence | None
     account: Account
     is_certified: bool
-    quotas: Sequence[QuotaCount]
+    counted: Mapping[str, Counted]
+    names: Mapping[tuple[int, str], str | None]
     learned: LearnedRank | None
     sums: MetricSums
     rank_range: tuple[float, float]
@@ -83,7 +91,7 @@ def result_content(
     sign = 1.0 if stages.rank.higher_is_better else -1.0
     counts = rows.counts()
     n_kept = counts.pop("")
-    has_cut = found.cut is not None and np.isfinite(found.cut.rank)
+    has_cut = found.cut is not None and np.isfinite(found.cut.rank) and _is_one_cut(request)
     return {
         "request": request.content(),
         "rows": len(rows),
@@ -102,6 +110,7 @@ def result_content(
             **plan.corpus.roles,
             "group": stages.group,
             "quota": stages.quota,
+            "share_per": stages.share_per,
         },
         "rules": list(stages.rules),
         "duplicates": stages.duplicates.kind,
@@ -111,7 +120,10 @@ def result_content(
         "looks": found.account.content(),
         "learned": found.learned.to_json() if found.learned is not None else None,
         "asked": _n_asked(request, found),
-        "quota": [asdict(own) | {"shortfall": own.shortfall} for own in found.quotas],
+        **{
+            name: found.counted[name].content(found.names) if name in found.counted else None
+            for name in ("quota", "share_per")
+        },
         "means": _means(plan.metrics, found.sums),
         "histogram": _histogram(found, sign),
         "yields": table.to_dicts(),
@@ -121,28 +133,38 @@ def result_content(
     }
 
 
+def _is_one_cut(request: FilterRequest) -> bool:
+    """Return whether the last stage cuts one ranking, not one for each value of a column."""
+    return request.share_per is None or request.precision is not None
+
+
 def _n_asked(request: FilterRequest, found: FilterOutcome) -> int | None:
     """Return how many rows a share or budget asks for; None without one."""
-    if request.n_or_share is None:
+    if request.n_or_share is None or request.precision is not None:
         return None
     if request.exact_share is None:
         return request.budget
-    quota = request.quotas
-    is_divided = quota is not None and quota.kind != "most"
-    n_rows = sum(own.n_reaching for own in found.quotas) if is_divided else found.shares.n_eligible
+    n_rows = found.shares.n_eligible
+    if request.is_divided:
+        (*_, divided) = found.counted.values()
+        n_rows = divided.all.n_reaching
     return n_of(request.exact_share, n_rows)
 
 
 def asked_lines(content: Mapping[str, Any]) -> Iterator[str]:
     """Yield how far what is kept is from what was asked for, if it is."""
-    asked, kept = content["asked"], content["kept"]
-    if asked is None or asked == kept:
-        return
-    name, n_values = content["columns"]["quota"], len(content["quota"])
-    why = f"{content['eligible']:,} reach the last stage"
-    if name is not None and n_values:
-        why = f"a quota gives each of {n_values:,} values of {name} its own part"
-    yield f"{asked:,} rows were asked for, and {kept:,} are kept: {why}"
+    asked, kept, quota = content["asked"], content["kept"], content["quota"]
+    name = content["columns"]["quota"]
+    if asked is not None and asked != kept:
+        why = f"{content['eligible']:,} reach the last stage"
+        if quota is not None and quota["n_values"]:
+            why = f"a quota gives each of {quota['n_values']:,} values of {name} its own part"
+        yield f"{asked:,} rows were asked for, and {kept:,} are kept: {why}"
+    if quota is not None and quota["n_short"]:
+        yield (
+            f"{quota['n_short']:,} of {quota['n_values']:,} values of {name} have fewer rows than "
+            f"their quota, {quota['shortfall']:,} rows in all"
+        )
 
 
 def _certificate(evidence: Evidence | None, request: FilterRequest) -> dict[str, Any] | None:
@@ -229,12 +251,21 @@ def result_lines(content: Mapping[str, Any], folder: str) -> Iterator[str]:
         sign = ">=" if content["rank"]["higher_is_better"] else "<="
         yield f"cut: {content['rank']['name']} {sign} {content['cut']:.6g}"
     yield from (f"note: {line}" for line in asked_lines(content))
-    for own in content["quota"]:
-        if own["shortfall"]:
-            name, n_kept = value_name(own["value"]), own["n_kept"]
-            yield f"  {name}: {n_kept:,} rows, {own['shortfall']:,} below its quota"
+    if content["quota"] is not None:
+        yield from _short_lines(content["quota"])
     yield from _certificate_lines(content)
     yield f"why: {_named(folder, 'filter.html')}"
+
+
+def _short_lines(quota: Mapping[str, Any]) -> Iterator[str]:
+    """Yield a line for some of the values below their quota, and one for the others."""
+    short = [own for own in quota["values"] if own["shortfall"]][:_N_SHORT]
+    for own in short:
+        name = value_name(own["value"])
+        yield f"  {name}: {own['n_kept']:,} rows, {own['shortfall']:,} below its quota"
+    if n_more := quota["n_short"] - len(short):
+        n_rows = quota["shortfall"] - sum(own["shortfall"] for own in short)
+        yield f"  {n_more:,} more values: {n_rows:,} below their quota"
 
 
 def value_name(value: str | None) -> str:
@@ -418,7 +449,8 @@ def _stage_names(plan: FilterPlan) -> Iterator[str]:
         yield f"quota ({request.quota})"
     for name in ("share", "budget", "precision"):
         if getattr(request, name) is not None:
-            yield f"{name} ({getattr(request, name)})"
+            per = stages.share_per if name != "precision" else None
+            yield f"{name} ({getattr(request, name)}{f' of each {per}' if per else ''})"
 
 
 def _column_bytes(plan: FilterPlan, name: str) -> int:

@@ -8,7 +8,7 @@ first and comes last, and what is not whole lies in a folder of its own.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from qaeval_core.errors import ConfigError, OutRefusedError
 from qaeval_core.filter.corpus_rows import CorpusRows
-from qaeval_core.filter.decide import QuotaCount, keep_best, n_of
+from qaeval_core.filter.decide import keep_best
 from qaeval_core.filter.evidence import Evidence, NoEvidenceError, weigh
 from qaeval_core.filter.filtering import COMBINE_NAME, OUTPUTS, Filtering, decide_early, learn, scan
 from qaeval_core.filter.groups import count_groups
@@ -28,12 +28,13 @@ from qaeval_core.filter.order import Cut
 from qaeval_core.filter.output import write_rows, write_yields
 from qaeval_core.filter.page import filter_page
 from qaeval_core.filter.plan import FilterPlan, make_plan
+from qaeval_core.filter.quotas import Counted, n_of
 from qaeval_core.filter.request import FilterRequest
 from qaeval_core.filter.result import FilterOutcome, FilterResult, labels_line, result_content
 from qaeval_core.filter.row_arrays import are_mapped, check_room
 from qaeval_core.filter.shares import Shares, make_shares, smallest_shares
 from qaeval_core.filter.sheet import write_sheet
-from qaeval_core.filter.write import MetricSums
+from qaeval_core.filter.write import MetricSums, Shown
 from qaeval_core.filter.yields import yield_table
 from qaeval_core.running.range_executor import RETRY_S, LocalRangeExecutor, RangeExecutor
 from qaeval_core.stats.certificate import Certificate
@@ -171,8 +172,8 @@ def _filter(run: Filtering, account: Account) -> dict[str, Any]:
             run.say(labels_line(labels, run.plan))
     learned = learn(run, labels) if request.learn and labels is not None else None
     rows, labeled = scan(run, labels)
-    quotas = decide_early(run, rows)
-    return _choose_and_write(run, rows, quotas, labeled, learned, account=account)
+    counted = decide_early(run, rows)
+    return _choose_and_write(run, rows, counted, labeled, learned, account=account)
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,9 +196,7 @@ class Choice:
 
 def _choose(request: FilterRequest, shares: Shares, found: Certificate | None) -> Choice:
     if request.precision is None:
-        quota = request.quotas
-        divided = quota is not None and quota.kind != "most"
-        size = None if divided else request.n_or_share
+        size = None if request.is_divided else request.n_or_share
         n = shares.n_eligible
         return Choice(n_of(size, n) if size is not None else n, found)
     chosen = found.chosen if found is not None else None
@@ -241,7 +240,7 @@ def _weigh(
 def _choose_and_write(
     run: Filtering,
     rows: CorpusRows,
-    quotas: Sequence[QuotaCount],
+    counted: Mapping[str, Counted],
     labeled: LabeledRows | None,
     learned: Learned | None,
     *,
@@ -258,7 +257,8 @@ def _choose_and_write(
     cut, examples = _margin(rows, choice.n_kept, shares, share)
     keep_best(rows, cut)
     groups = count_groups(rows)
-    written, sizes = write_rows(run, rows, share, groups, examples, keeps=choice.is_certified)
+    shown = Shown(examples, [(row, own.column) for own in counted.values() for row in own.told])
+    written, sizes = write_rows(run, rows, share, groups, shown, keeps=choice.is_certified)
     sums = MetricSums.none(len(plan.metrics))
     for own in written:
         sums.add(own.sums)
@@ -278,7 +278,8 @@ def _choose_and_write(
         evidence=evidence,
         account=account if evidence is None else evidence.account,
         is_certified=choice.is_certified,
-        quotas=quotas,
+        counted=counted,
+        names={place: text for own in written for place, text in own.names.items()},
         learned=learned.rank if learned is not None else None,
         sums=sums,
         rank_range=rows.rank_range(),

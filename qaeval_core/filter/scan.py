@@ -21,6 +21,7 @@ from qaeval_core.filter.corpus_rows import bucket_of
 from qaeval_core.filter.facts import KEPT, Facts, Stages, row_facts
 from qaeval_core.filter.near import near_duplicates
 from qaeval_core.filter.order import have_equals, rank_keys
+from qaeval_core.filter.values import ValueCodes
 from qaeval_core.schema import QUARANTINE_REASON
 from qaeval_core.storage.path import StoragePath, as_path
 from qaeval_core.storage.retry import Outages
@@ -99,7 +100,7 @@ def scan_range(task: RangeTask, plan: ScanPlan) -> Scanned:
         task,
         names=names,
         score_names=plan.score_names,
-        shared=stages.group,
+        shared=stages.group or next(iter(stages.counted), None),
         id_column=plan.id_column,
         has_ids=stages.has_ties or stages.group is not None or bool(plan.wanted_ids),
         outages=outages,
@@ -179,14 +180,8 @@ def _joined(parts: Sequence[Facts], stages: Stages) -> Facts:
     if stages.duplicates.kind == "rouge_l":
         tokens = [part.tokens for part in parts if part.tokens is not None]
         joined.tokens = pl.concat(tokens) if tokens else pl.Series([], dtype=pl.String)
-    if stages.quota is not None:
-        numbers: dict[str | None, int] = {}
-        codes = [
-            np.array([numbers.setdefault(text, len(numbers)) for text in part.values])[part.value]
-            for part in parts
-        ]
-        joined.values = list(numbers)
-        joined.value = np.concatenate([np.zeros(0, np.int64), *codes])
+    for name in stages.counted:
+        joined.values[name] = ValueCodes.joined([part.values[name] for part in parts])
     return joined
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -20,13 +20,14 @@ from qaeval_core.filter.facts import KEPT
 from qaeval_core.filter.order import Cut, at_or_before
 from qaeval_core.filter.scan import IdsAside
 from qaeval_core.planning.inputs import InputFile
-from qaeval_core.schema import COLUMNS_METADATA, is_json
+from qaeval_core.schema import COLUMNS_METADATA, is_json, is_list
 from qaeval_core.stats.certificate import N_SHARES
 from qaeval_core.storage.path import StoragePath, as_path
 from qaeval_core.storage.retry import Outages
 from qaeval_core.store.lock import Tenure
 from qaeval_core.tables.corpus import RangeTask
 from qaeval_core.tables.range_reader import RangeReader, RangeRows
+from qaeval_core.text.column_hashes import text_column
 from qaeval_core.text.plain_columns import column_at, column_type
 
 DECISIONS_SCHEMA = pa.schema(
@@ -44,6 +45,7 @@ _ROWS_PER_GROUP = 1 << 16
 _GROUP_BYTES = 64 << 20
 NO_BIN = 255
 N_BINS = 20
+MAX_VALUE_CHARS = 200
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,6 +60,8 @@ class WritePlan:
         Lowest and highest rank value, between which ``N_BINS`` bins lie.
     roles : mapping of role to column
         Texts that examples show.
+    counted : sequence of str
+        Columns of which values are shown.
     starts : tuple of int
         Number of the first row of each range, over the whole corpus.
     tenure : Tenure
@@ -75,6 +79,7 @@ class WritePlan:
     id_column: str | None
     metrics: tuple[str, ...]
     roles: Mapping[str, str]
+    counted: Sequence[str]
     starts: tuple[int, ...]
     work: str
     rank_range: tuple[float, float]
@@ -95,6 +100,20 @@ class WritePlan:
         return rank if self.higher_is_better else 0.0 - rank  # Not -0.
 
 
+class Shown(NamedTuple):
+    """Rows of which more is wanted: examples' texts, and values by row and column."""
+
+    examples: Sequence[int] = ()
+    values: Sequence[tuple[int, str]] = ()
+
+    def among(self, rows: slice) -> Shown:
+        """Return those that are among some rows."""
+        return Shown(
+            [row for row in self.examples if rows.start <= row < rows.stop],
+            [own for own in self.values if rows.start <= own[0] < rows.stop],
+        )
+
+
 @dataclass(slots=True)
 class Decisions:
     """What was decided of neighboring rows; arrays of shape (n_rows,).
@@ -104,8 +123,8 @@ class Decisions:
     share : uint8 ndarray
         The smallest of the kept shares that has the row; ``NO_BIN`` of rows that an earlier stage
         dropped.
-    examples : sequence of int
-        Rows, over the whole corpus, whose texts are wanted.
+    shown : Shown
+        Rows, over the whole corpus, of which more is wanted.
     """
 
     reason: NDArray[np.uint8]
@@ -114,7 +133,7 @@ class Decisions:
     twin: NDArray[np.int64] | None = None
     group_size: NDArray[np.uint32] | None = None
     group_kept: NDArray[np.uint32] | None = None
-    examples: Sequence[int] = ()
+    shown: Shown = field(default_factory=Shown)
 
 
 @dataclass(slots=True)
@@ -164,11 +183,12 @@ class MetricSums:
 
 @dataclass(slots=True)
 class WrittenRange:
-    """What was written of a range; examples by row."""
+    """What was written of a range; examples by row, texts of values by row and column."""
 
     number: int
     sums: MetricSums
     examples: dict[int, dict[str, Any]] = field(default_factory=dict)
+    names: dict[tuple[int, str], str | None] = field(default_factory=dict)
 
 
 def write_range(task: RangeTask, decisions: Decisions, plan: WritePlan) -> WrittenRange:
@@ -210,6 +230,7 @@ def _write_parts(
             _add_sums(written.sums, part.table, decisions.share[own], chosen, plan)
             _count_ranks(written.sums, decisions.rank[own], chosen, plan)
             _add_examples(written, task, part, decisions, plan)
+            _add_names(written, task, part, decisions)
             decided_groups.add(_decided_rows(part, own, decisions, plan, ids))
             if plan.keeps and chosen.any():
                 table = _with_id(part, schema).filter(pa.array(chosen))
@@ -272,7 +293,7 @@ def part_path(work: str, what: str, number: int) -> StoragePath:
 
 
 def _needed(plan: WritePlan) -> list[str]:
-    return list(dict.fromkeys([*plan.metrics, *plan.roles.values()]))
+    return list(dict.fromkeys([*plan.metrics, *plan.roles.values(), *plan.counted]))
 
 
 def written_schema(file: InputFile) -> pa.Schema:
@@ -411,7 +432,7 @@ def _add_examples(
     written: WrittenRange, task: RangeTask, part: RangeRows, decisions: Decisions, plan: WritePlan
 ) -> None:
     first = task.file.start + part.rows.start
-    for row in decisions.examples:
+    for row in decisions.shown.examples:
         if not first <= row < first + part.rows.n_rows:
             continue
         place = row - first
@@ -431,6 +452,28 @@ def _add_examples(
             "rank_value": rank if np.isfinite(rank) else None,
             "texts": texts,
         }
+
+
+def _add_names(
+    written: WrittenRange, task: RangeTask, part: RangeRows, decisions: Decisions
+) -> None:
+    first = task.file.start + part.rows.start
+    for row, name in decisions.shown.values:
+        if first <= row < first + part.rows.n_rows:
+            value = column_at(part.table, name).slice(row - first, 1)
+            written.names[row, name] = _value_text(value)
+
+
+def _value_text(column: pa.ChunkedArray) -> str | None:
+    """Return the text of the one value of a column, cut where it is long."""
+    if is_list(column.type):
+        passages = column[0].as_py()
+        text = None if passages is None else " ".join(passage or "" for passage in passages)
+    else:
+        text = text_column(column)[0].as_py()
+    if text is None or len(text) <= MAX_VALUE_CHARS:
+        return text
+    return f"{text[:MAX_VALUE_CHARS]}..."
 
 
 def share_of_rows(

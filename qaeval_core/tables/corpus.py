@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from qaeval_core.errors import SchemaError, nearest
 from qaeval_core.planning.filesystems import open_filesystem
 from qaeval_core.planning.inputs import InputFile, read_footer
 from qaeval_core.planning.shards import stretches
@@ -120,6 +121,25 @@ class Corpus:
         first = self.files[0].source.schema.names
         own = [name for name in first if all(name in names for names in common)]
         return [*own, *self.score_names]
+
+    @property
+    def all_roles(self) -> dict[str, str]:
+        """Columns of roles, that of the id among them."""
+        return {**({"id": self.id_column} if self.id_column is not None else {}), **self.roles}
+
+    def named(self, given: str, option: str) -> str:
+        """Return the column of a role, or the one of a name.
+
+        Raises
+        ------
+        SchemaError
+            If there is none; names the nearest.
+        """
+        roles = self.all_roles
+        if given not in roles and given not in self.names:
+            known = dict.fromkeys([*roles, *self.names])
+            raise SchemaError(f"{option}: no column {given!r}{nearest(given, known)} [QA0305]")
+        return roles.get(given, given)
 
     def field(self, name: str, file: CorpusFile | None = None) -> pa.Field:
         """Return the field of a column, in the first file or in another one."""

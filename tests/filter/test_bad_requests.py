@@ -67,9 +67,16 @@ def two(tmp_path_factory: pytest.TempPathFactory) -> Path:
      "--near-duplicates: no 'rouge=0.7'; did you mean 'rouge_l=0.7'? [QA0105]"),
     ({"near_duplicates": "rouge_l=7"}, "--near-duplicates rouge_l=7: ... QA0104"),
     ({"near_duplicates": "rouge_l=x"}, "--near-duplicates rouge_l=x: ... QA0104"),
-    ({"quota": "topic"}, "--quota ... COLUMN=proportional, COLUMN=equal or COLUMN=N ... QA0104"),
-    ({"quota": "topic=0"}, "--quota ... COLUMN=proportional, COLUMN=equal or COLUMN=N ... QA0104"),
+    ({"quota": "topic"}, "--quota ... COLUMN=N or COLUMN=equal ... --share-per COLUMN [QA0104]"),
+    ({"quota": "topic=0"}, "--quota ... COLUMN=N or COLUMN=equal ... --share-per COLUMN [QA0104]"),
+    ({"quota": "topic=proportional", "share": "0.5"}, "--quota ... --share-per COLUMN [QA0104]"),
     ({"quota": "topic=equal"}, "--quota topic=equal ... --share or --budget ... QA0103"),
+    ({"share_per": "topic"}, "--share-per topic ... --share or --budget ... QA0103"),
+    ({"share_per": "topic", "precision": 0.9, "labels": "l", "label": "g"},
+     "--share-per topic ... --share or --budget ... QA0103"),
+    ({"share_per": "topic", "quota": "topic=equal", "budget": 9},
+     "--quota topic=equal and --share-per topic ... QA0102"),
+    ({"share_per": "topic", "share": "0.5", "budget": 9}, "--share and --budget ... QA0102"),
     ({"top_k": 0}, "--top-k is 0; ... 1 or more [QA0104]"),
     ({"budget": -1}, "--budget is -1; ... 1 or more [QA0104]"),
     ({"label_sheet": 0}, "--label-sheet is 0; ... 1 or more [QA0104]"),
@@ -107,6 +114,8 @@ def test_wrong_words(options: dict[str, object], message: str) -> None:
     ({"keep": ("replace(id, topic, id) = 'a'",)}, "REPLACE ... QA0316"),
     ({"group": "contxt"}, "--group: no column 'contxt'; did you mean 'context'?"),
     ({"quota": "topik=3"}, "--quota: no column 'topik'; did you mean 'topic'?"),
+    ({"share_per": "contxt", "share": "0.5"},
+     "--share-per: no column 'contxt'; did you mean 'context'?"),
     ({"quota": "topic=equal", "budget": 2}, "2 rows ... 3 values of topic ... QA0709"),
     ({"columns": {"question": "quesion"}},
      "no column 'quesion' for the role question; did you mean"),
@@ -338,6 +347,7 @@ def test_empty_files_and_empty_corpora(tmp_path: Path) -> None:
 @pytest.mark.parametrize("options", [
     {}, {"top_k": 2, "share": "0.5"}, {"near_duplicates": "rouge_l=0.7"}, {"quota": "topic=2"},
     {"quota": "topic=equal", "budget": 3}, {"undefined": "keep", "budget": 3}, {"label_sheet": 5},
+    {"share": "0.5", "share_per": "topic"}, {"budget": 9, "share_per": "topic", "quota": "topic=2"},
 ])  # fmt: skip
 def test_a_corpus_without_any_row(tmp_path: Path, options: dict[str, object]) -> None:
     out = scored(tmp_path, n_rows=0, n_files=1)
@@ -363,6 +373,7 @@ def test_files_whose_columns_are_of_other_kinds(tmp_path: Path) -> None:
         ({"rank_by": "other", "keep": ("score > 0.1",)}, "QA0316"),
         ({"rank_by": "other", "group": "topic"}, "--group.*'topic'.*QA0306"),
         ({"rank_by": "other", "quota": "topic=1"}, "--quota.*'topic'.*QA0306"),
+        ({"rank_by": "other", "share": 1, "share_per": "topic"}, "--share-per.*'topic'.*QA0306"),
     ):
         with pytest.raises((ConfigError, SchemaError), match=message):
             filtered(tmp_path / "rows", tmp_path / "kept", **options)

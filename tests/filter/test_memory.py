@@ -13,13 +13,14 @@ import numpy as np
 import pytest
 from numpy.typing import DTypeLike, NDArray
 
-from qaeval_core.filter import corpus_rows, decide, groups, order, shares
+from qaeval_core.filter import corpus_rows, decide, groups, order, quotas, shares
 from qaeval_core.filter.corpus_rows import BYTES_PER_ROW, MAPPED_BYTES_PER_ROW, CorpusRows
 from qaeval_core.filter.facts import ColumnRank, Facts, Stages
 from qaeval_core.filter.request import FilterRequest
 from qaeval_core.filter.row_arrays import free_in_container, row_zeros
 from qaeval_core.filter.run import _choose, _margin
 from qaeval_core.filter.shares import make_shares, smallest_shares
+from qaeval_core.filter.values import ValueCodes
 
 SPREAD = np.uint64(0x9E3779B97F4A7C15)
 
@@ -41,13 +42,14 @@ def scanned(
         facts.tie = (number + np.uint64(1)) * SPREAD
         facts.group = number // np.uint64(5) * SPREAD
         facts.question = number // np.uint64(2) * SPREAD
-        facts.value, facts.values = (number % np.uint64(3)).astype(np.int64), ["a", "b", "c"]
+        facts.values = {name: ValueCodes.of(number % np.uint64(3)) for name in stages.counted}
         rows.put(start, facts)
     return rows
 
 
 def bytes_of_arrays(rows: CorpusRows, share: np.ndarray) -> int:
-    arrays = (rows.reason, rows.rank, rows.tie, rows.group, rows.twin, rows.value, share)
+    codes = [own.code for own in rows.values.values()]
+    arrays = (rows.reason, rows.rank, rows.tie, rows.group, rows.twin, *codes, share)
     return sum(own.nbytes for own in arrays if own is not None)
 
 
@@ -125,7 +127,7 @@ def test_forty_bytes_a_row_are_enough_and_on_disk_one(
 ) -> None:
     """With what is in hand at once made small, so that what grows with the corpus stands out."""
     monkeypatch.setattr(corpus_rows, "_ROWS_PER_BUCKET", 1 << 12)
-    for module in (corpus_rows, decide, groups, shares):
+    for module in (corpus_rows, decide, groups, quotas, shares):
         monkeypatch.setattr(module, "STEP", 1 << 14)
     monkeypatch.setattr(order, "_CHUNK", 1 << 14)
     request = FilterRequest(**options)  # type: ignore[arg-type]

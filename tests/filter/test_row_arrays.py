@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from filter_corpora import files_of, filtered, scored
 from helpers import full_disk
 from qaeval_core.errors import ConfigError, RunError
-from qaeval_core.filter import corpus_rows, decide, groups, plan, row_arrays
+from qaeval_core.filter import corpus_rows, decide, groups, plan, quotas, row_arrays, values
 from qaeval_core.filter.row_arrays import check_room, row_zeros
 from qaeval_core.storage.path import as_path
 from qaeval_core.tables import corpus
@@ -27,6 +27,8 @@ STAGES: dict[str, dict[str, Any]] = {
     "top-k": {"near_duplicates": "exact", "top_k": 2, "share": "0.5"},
     "top-k of topics": {"near_duplicates": "none", "group": "topic", "top_k": 20},
     "quotas": {"near_duplicates": "exact", "quota": "topic=equal", "budget": 60},
+    "a quota of passages": {"near_duplicates": "none", "quota": "context=2"},
+    "a share per passage": {"quota": "topic=90", "share": "0.4", "share_per": "context"},
     "precision": {"labels": "labels.csv", "label": "good == 1", "precision": 0.5},
     "learned": {"labels": "labels.csv", "label": "good == 1", "precision": 0.5, "learn": "f1"},
     "sheet": {"label_sheet": 20, "within_best": 0.5, "precision": 0.8, "top_k": 2},
@@ -42,8 +44,10 @@ def in_small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have several steps, ranges and parts of groups of few rows."""
     monkeypatch.setattr(corpus_rows, "_ROWS_PER_BUCKET", 30)
     monkeypatch.setattr(corpus, "ROWS_PER_RANGE", 60)
-    for module in (corpus_rows, decide, groups):
+    for module in (corpus_rows, decide, groups, quotas):
         monkeypatch.setattr(module, "STEP", 64)
+    monkeypatch.setattr(values, "_MAX_SHORT", 20)
+    monkeypatch.setattr(values, "_STEP", 64)
 
 
 @pytest.mark.parametrize("name", STAGES)

@@ -85,6 +85,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "exact duplicates": {"near_duplicates": "exact"},
     "top-k": {"top_k": 2},
     "quota": {"quota": "topic=150"},
+    "share per context": {"share": "0.6", "share_per": "context"},
     "equal ranks": {"rank_by": "coarse"},
     "labels of other means": {"others": True},
     "second sheet": {"second": True},

@@ -80,8 +80,8 @@ def test_every_column_may_have_any_type_of_text(kind: str, tmp_path: Path) -> No
     explained = explain_row(tmp_path / "out", identity="c")
     assert explained.is_equal
     out, kept = tmp_path / "out", tmp_path / "kept"
-    qaeval("filter", out, "--to", kept, "--rules", "none", "--rank-by", "f1", "--share", "0.4",
-           "--quota", "label=proportional", "--local")  # fmt: skip
+    qaeval("filter", out, "--to", kept, "--rules", "none", "--rank-by", "f1", "--share", "0.7",
+           "--share-per", "label", "--local")  # fmt: skip
     decisions = pl.read_parquet(kept / "decisions" / "*.parquet")
     assert decisions.filter("kept")["id"].to_list() == ["a", "b"]  # One of each label.
     history, report = tmp_path / "history", tmp_path / "report"
