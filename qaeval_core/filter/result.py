@@ -60,8 +60,8 @@ class FilterOutcome:
         Lowest and highest rank value.
     n_groups : int, optional
         Groups with kept rows.
-    examples : sequence of mappings
-        Rows at the margin.
+    examples : mapping
+        Rows at the margin, of each reason, and labeled bad and yet kept.
     """
 
     shares: Shares
@@ -75,7 +75,7 @@ class FilterOutcome:
     sums: MetricSums
     rank_range: tuple[float, float]
     n_groups: int | None
-    examples: Sequence[Mapping[str, Any]]
+    examples: Mapping[str, Any]
 
 
 def result_content(
@@ -127,7 +127,7 @@ def result_content(
         "means": _means(plan.metrics, found.sums),
         "histogram": _histogram(found, sign),
         "yields": table.to_dicts(),
-        "examples": list(found.examples),
+        **found.examples,
         "notes": list(plan.notes),
         "files": dict(files),
     }

@@ -19,6 +19,7 @@ from qaeval_core.errors import ConfigError, OutRefusedError
 from qaeval_core.filter.corpus_rows import CorpusRows
 from qaeval_core.filter.decide import keep_best
 from qaeval_core.filter.evidence import Evidence, NoEvidenceError, weigh
+from qaeval_core.filter.examples import ExampleRows
 from qaeval_core.filter.filtering import COMBINE_NAME, OUTPUTS, Filtering, decide_early, learn, scan
 from qaeval_core.filter.groups import count_groups
 from qaeval_core.filter.labels import SHEET_FILES, LabeledRows, differ_lines, labels_of
@@ -36,6 +37,8 @@ from qaeval_core.filter.shares import Shares, make_shares, smallest_shares
 from qaeval_core.filter.sheet import write_sheet
 from qaeval_core.filter.write import MetricSums, Shown
 from qaeval_core.filter.yields import yield_table
+from qaeval_core.made import Made
+from qaeval_core.pages.heading import link_to
 from qaeval_core.running.range_executor import RETRY_S, LocalRangeExecutor, RangeExecutor
 from qaeval_core.stats.certificate import Certificate
 from qaeval_core.storage.checksums import hash_of
@@ -254,10 +257,13 @@ def _choose_and_write(
         evidence = _weigh(run, rows, labeled, shares=shares, share=share, account=account)
     found = evidence.found if evidence is not None else None
     choice = _choose(request, shares, found)
-    cut, examples = _margin(rows, choice.n_kept, shares, share)
+    cut, margin = _margin(rows, choice.n_kept, shares, share)
     keep_best(rows, cut)
     groups = count_groups(rows)
-    shown = Shown(examples, [(row, own.column) for own in counted.values() for row in own.told])
+    examples = ExampleRows.of(rows, margin, labeled if choice.is_certified else None)
+    shown = Shown(
+        examples.rows, [(row, own.column) for own in counted.values() for row in own.told]
+    )
     written, sizes = write_rows(run, rows, share, groups, shown, keeps=choice.is_certified)
     sums = MetricSums.none(len(plan.metrics))
     for own in written:
@@ -284,7 +290,9 @@ def _choose_and_write(
         sums=sums,
         rank_range=rows.rank_range(),
         n_groups=groups.n_kept if groups is not None else None,
-        examples=[own.examples[row] for own in written for row in sorted(own.examples)],
+        examples=examples.content(
+            {row: told for own in written for row, told in own.examples.items()}
+        ),
     )
     return result_content(plan, rows, outcome, table=table, files=sizes)
 
@@ -310,7 +318,15 @@ def _finish(run: Filtering, content: dict[str, Any]) -> None:
         run.write(COMBINE_NAME, as_json(content["learned"]))
     else:
         run.delete([run.folder / COMBINE_NAME])
-    run.write("filter.html", filter_page(content).encode())
+    page, corpus = run.folder / "filter.html", run.plan.corpus
+    beside = {"Scores": corpus.out / "report.html", "Labels": run.folder / "label.html"}
+    links = [
+        (name, link)
+        for name, path in beside.items()
+        if (link := link_to(page, path)) is not None and path.is_file()
+    ]
+    made = Made.now(run.folder.name)
+    run.write(page.name, filter_page(content, made, data=str(corpus.out), links=links).encode())
     run.write("filter.json", as_json(content))
     if content["certified"] is False:
         return

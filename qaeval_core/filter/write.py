@@ -19,6 +19,7 @@ from qaeval_core.filter.corpus_rows import NO_TWIN
 from qaeval_core.filter.facts import KEPT
 from qaeval_core.filter.order import Cut, at_or_before
 from qaeval_core.filter.scan import IdsAside
+from qaeval_core.pages.marked import marked_texts
 from qaeval_core.planning.inputs import InputFile
 from qaeval_core.schema import COLUMNS_METADATA, is_json, is_list
 from qaeval_core.stats.certificate import N_SHARES
@@ -46,6 +47,8 @@ _GROUP_BYTES = 64 << 20
 NO_BIN = 255
 N_BINS = 20
 MAX_VALUE_CHARS = 200
+# Of a text that an example shows, and of a context before the answer.
+_MAX_CHARS, _BEFORE_MARK = 1_000, 300
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -442,6 +445,7 @@ def _add_examples(
             for role, name in plan.roles.items()
             if column_type(part.table.schema, name) is not None
         }
+        pieces = marked_texts(texts, n_chars=_MAX_CHARS, n_before=_BEFORE_MARK)
         rank = float(plan.shown(decisions.rank[in_range : in_range + 1])[0])
         written.examples[row] = {
             "file": task.file.relative,
@@ -450,7 +454,7 @@ def _add_examples(
             "kept": bool(decisions.reason[in_range] == KEPT) and plan.keeps,
             "reason": plan.reasons[decisions.reason[in_range]] or None,
             "rank_value": rank if np.isfinite(rank) else None,
-            "texts": texts,
+            "texts": {role: "".join(own) for role, own in pieces},
         }
 
 

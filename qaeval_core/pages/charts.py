@@ -212,7 +212,7 @@ def curves(
     low, high = y_range or span([*values, *([] if level is None else [level[0]])])
     height = (190 if width == WIDTH else 260) + (14 if x_axis.label else 0)
     plot = Plot(span([x for x, _ in points]), (low, high), height, width, x_axis, y_label)
-    y_ticks = ticks(low, high)
+    y_ticks = ticks(low, high, n_most=6)
     parts = [plot.axes(y_ticks, numbers(y_ticks))]
     keys = []
     if bounds:

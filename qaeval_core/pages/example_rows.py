@@ -207,26 +207,36 @@ def row_list(
     if texts is None:
         plain = [[f"{own['file']}:{own['row']}", shown(own["value"])] for own in rows]
         return f"<div>{block_html(Table(title, ('row', 'score'), plain, numbers=(1,)))}</div>"
-    numbers = [next(keys) for _ in rows]
-    parts = [
-        _row(own, texts.get((own["file"], own["row"]), {}), number, numbers)
-        for own, number in zip(rows, numbers, strict=True)
+    cards = [
+        (str(own["id"]), shown(own["value"]), texts.get((own["file"], own["row"]), {}))
+        for own in rows
     ]
-    return f"<div><h3>{escaped(title)}</h3>{''.join(parts)}</div>"
+    return f"<div><h3>{escaped(title)}</h3>{row_cards(cards, keys)}</div>"
 
 
-def _row(
-    own: Mapping[str, Any], texts: Mapping[str, object], number: int, numbers: Sequence[int]
-) -> str:
-    head = [f"<b>{escaped(str(own['id']))}</b>", escaped(shown(own["value"]))]
-    beside = (("previous", number - 1), ("next", number + 1))
-    head += [f'<a href="#row-{to}">{name}</a>' for name, to in beside if to in numbers]
-    pieces = marked_texts(texts, n_chars=_N_CHARS, n_before=_N_BEFORE)
-    shown_texts = "".join(
-        f'<dt>{escaped(role)}</dt><dd class="text" dir="auto">{marked_html(text) or "(empty)"}</dd>'
-        for role, text in pieces
-    )
-    return (
-        f'<article class="row card" id="row-{number}"><p class="soft">'
-        f"{' · '.join(filter(None, head))}</p><dl>{shown_texts}</dl></article>"
-    )
+def row_cards(rows: Sequence[tuple[str, str, Mapping[str, object]]], keys: Iterator[int]) -> str:
+    """Return rows, each with what is said of it, its texts, and links to those beside it.
+
+    Parameters
+    ----------
+    rows : sequence of (id, what is said, texts by role)
+    keys : iterator of int
+        Numbers of rows of the page, each once.
+    """
+    numbers = [next(keys) for _ in rows]
+    cards = []
+    for number, (name, said, texts) in zip(numbers, rows, strict=True):
+        head = [f"<b>{escaped(name)}</b>", escaped(said)]
+        beside = (("previous", number - 1), ("next", number + 1))
+        head += [f'<a href="#row-{to}">{where}</a>' for where, to in beside if to in numbers]
+        pieces = marked_texts(texts, n_chars=_N_CHARS, n_before=_N_BEFORE)
+        inner = "".join(
+            f'<dt>{escaped(role)}</dt><dd class="text" dir="auto">{marked_html(own) or "(empty)"}'
+            "</dd>"
+            for role, own in pieces
+        )
+        cards.append(
+            f'<article class="row card" id="row-{number}"><p class="soft">'
+            f"{' · '.join(filter(None, head))}</p><dl>{inner}</dl></article>"
+        )
+    return "".join(cards)

@@ -82,7 +82,8 @@ svg { display: block; height: auto; font-size: 11px; fill: var(--ink); }
 svg.chart { width: 100%; max-width: 30rem; } svg.spark { width: 6rem; }
 .broad svg.chart { max-width: 60rem; } .narrow { display: none; }
 @media (max-width: 48rem) { .broad { display: none; } .narrow { display: block; } }
-.a { fill: rgb(var(--up)); } .b { fill: rgb(var(--down)); } .legend { margin: 0; font-size: .85rem; }
+.a { fill: rgb(var(--up)); } .b { fill: rgb(var(--down)); }
+.legend { margin: 0; font-size: .85rem; }
 .entry { display: inline-block; margin-right: 1rem; max-width: 100%; overflow-wrap: anywhere; }
 .key { display: inline-block; width: 1.1em; height: .7em; }
 .key.a { background: rgb(var(--up)); } .key.b { background: rgb(var(--down)); }

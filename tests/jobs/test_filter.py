@@ -255,9 +255,10 @@ def test_the_page_stands_alone(out: Path, tmp_path: Path) -> None:
     qaeval("filter", out, "--to", tmp_path, "--share", "0.5", "--rules", "none", "--local")
     page = (tmp_path / "filter.html").read_text()
     assert "<script" not in page and "http" not in page.replace("http-equiv", "")
-    assert "default-src 'none'" in page and page.count("<svg") == 2
-    for title in ("Yield", "Reasons", "Kept and dropped", "At the margin"):
+    assert "default-src 'none'" in page and page.count("<svg") == 4, "each chart at both widths"
+    for title in ("Yield", "Rows of each reason", "Kept and dropped", "At the margin"):
         assert f"<h2>{title}</h2>" in page
+    assert 'href="' in page and f'<a href="{os.path.relpath(out, tmp_path)}/report.html"' in page
     content = json.loads((tmp_path / "filter.json").read_text())
     assert len(content["examples"]) == 20
     assert [own["kept"] for own in content["examples"]].count(True) == 10

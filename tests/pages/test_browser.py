@@ -28,7 +28,8 @@ from qaeval_core.filter.labels import read_labels
 from study.test_formats import correlated, rendered
 from study.test_pinned_study import write_tables
 
-WIDTHS = (400, 1400)
+WIDTHS = (400, 1280)
+MAX_HEIGHT = 20_000
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser"))), None)
 
 pytestmark = [
@@ -36,16 +37,43 @@ pytestmark = [
     pytest.mark.skipif(CHROMIUM is None, reason="no chromium in PATH (Debian: chromium)"),
 ]
 
-_MEASURE = """
+_MEASURE = r"""
 const frame = document.getElementById("frame");
 window.addEventListener("load", () => {
   const page = frame.contentDocument, root = page.documentElement, problems = [];
+  const height = root.scrollHeight;
   page.querySelectorAll("details").forEach((one) => { one.open = true; });
   const say = (what, node, own, room) => problems.push(
     what + ": " + node.textContent.slice(0, 80) +
     " [" + [own.left, own.right, room.left, room.right].map(Math.round).join(" ") + "]");
   const beyond = (own, room) => own.left < room.left - 1.5 || own.right > room.right + 1.5;
-  let nTexts = 0;
+  const style = (one) => frame.contentWindow.getComputedStyle(one);
+  // Of red, green, blue and alpha in a computed color.
+  const parts = (color) => {
+    const own = color.match(/[\d.]+/g).map(Number);
+    return own.length < 4 ? [...own, 1] : own;
+  };
+  const over = (top, below) => [0, 1, 2].map((i) => top[i] * top[3] + below[i] * (1 - top[3]));
+  const ground = (node) => {
+    const layers = [];
+    for (let one = node; one; one = one.parentElement) {
+      layers.push(parts(style(one).backgroundColor));
+      if (layers.at(-1)[3] === 1) break;
+    }
+    return layers.reverse().reduce((below, top) => over(top, below), [255, 255, 255]);
+  };
+  const light = (color) => {
+    const [r, g, b] = color.slice(0, 3).map((own) => own / 255)
+      .map((own) => own <= 0.04045 ? own / 12.92 : ((own + 0.055) / 1.055) ** 2.4);
+    return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+  };
+  const contrast = (node) => {
+    const below = ground(node), inSvg = node.closest("svg");
+    const own = over(parts(inSvg ? style(node).fill : style(node).color), below);
+    const [low, high] = [light(own), light(below)].sort((a, b) => a - b);
+    return (high + 0.05) / (low + 0.05);
+  };
+  let nTexts = 0, least = 99;
   const walker = page.createTreeWalker(page.body, NodeFilter.SHOW_TEXT);
   while (walker.nextNode()) {
     const node = walker.currentNode;
@@ -56,7 +84,11 @@ window.addEventListener("load", () => {
     if (!own.width) continue;
     nTexts += 1;
     let box = node.parentElement.closest("svg") || node.parentElement;
-    const style = (one) => frame.contentWindow.getComputedStyle(one);
+    // What cannot be pressed now may be faint.
+    const isOff = node.parentElement.closest("button:disabled");
+    const found = isOff ? 21 : contrast(node.parentElement);
+    least = Math.min(least, found);
+    if (found < 4.5) say("contrast " + found.toFixed(2), node, own, own);
     while (style(box).display.startsWith("inline")) box = box.parentElement;
     if (beyond(own, box.getBoundingClientRect())) {
       say("text", node, own, box.getBoundingClientRect());
@@ -79,7 +111,26 @@ window.addEventListener("load", () => {
       }
     }
   }
-  const found = { scroll: root.scrollWidth, client: root.clientWidth, texts: nTexts, problems };
+  page.querySelectorAll("svg").forEach((svg) => {
+    const texts = [...svg.querySelectorAll("text")];
+    const labels = texts.map((one) => [one, one.getBoundingClientRect()]);
+    labels.forEach(([one, own], i) => labels.slice(i + 1).forEach(([other, room]) => {
+      const across = Math.min(own.right, room.right) - Math.max(own.left, room.left);
+      const down = Math.min(own.bottom, room.bottom) - Math.max(own.top, room.top);
+      // Boxes of lines are higher than their letters.
+      const isOver = across > 1 && down > own.height / 3;
+      if (isOver) say("overlap with " + other.textContent, one, own, room);
+    }));
+  });
+  const links = [...page.querySelectorAll('a[href^="#"]')];
+  links.forEach((one) => {
+    const there = page.getElementById(one.getAttribute("href").slice(1));
+    if (!there || !there.getBoundingClientRect().height) problems.push("link: " + one.outerHTML);
+  });
+  const found = {
+    scroll: root.scrollWidth, client: root.clientWidth, texts: nTexts, problems, height, least,
+    links: links.length,
+  };
   const said = document.createElement("pre");
   said.id = "found";
   said.textContent = JSON.stringify(found);
@@ -142,6 +193,13 @@ def measured(page: str, width: int, folder: Path, *, script: str = _MEASURE) -> 
     return content
 
 
+def schemed(page: str, scheme: str) -> str:
+    """Return a page as browsers show it to those who prefer a scheme."""
+    query = "(prefers-color-scheme: dark)"
+    assert page.count(query) == 1
+    return page.replace(query, "all" if scheme == "dark" else "not all")
+
+
 @pytest.fixture(scope="module")
 def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """A page of each kind; with long words, and marks of other scripts."""
@@ -193,18 +251,25 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     }
 
 
+@pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", WIDTHS)
 @pytest.mark.parametrize("name", ["report", "filter", "audit", "explain", "correlate", "label"])
 def test_nothing_is_beyond_what_holds_it(
-    pages: dict[str, str], tmp_path: Path, name: str, width: int
+    pages: dict[str, str], tmp_path: Path, name: str, width: int, scheme: str
 ) -> None:
-    """A page that scrolls sideways cannot be read on a phone."""
-    found = measured(pages[name], width, tmp_path)
+    """A page that scrolls sideways cannot be read on a phone, nor gray letters by many people.
+
+    Contrast is that of WCAG 2, 4.5 for letters of any size; parts of charts that lie on each other
+    and links that lead nowhere are problems, too.
+    """
+    found = measured(schemed(pages[name], scheme), width, tmp_path)
     assert width - 20 <= found["client"] <= width
     n_least = 15 if name == "label" else 20  # It shows one row at a time.
     assert found["texts"] > n_least, "a check that sees nothing would make this one worthless"
     assert found["scroll"] <= found["client"]
     assert found["problems"] == []
+    assert found["height"] < MAX_HEIGHT and len(pages[name].encode()) < 2_000_000
+    assert 4.5 <= found["least"] < 22 and (found["links"] > 2 or name == "label")
 
 
 def test_labels_from_the_first_key_to_the_table(pages: dict[str, str], tmp_path: Path) -> None:
@@ -235,6 +300,12 @@ def test_a_page_that_scrolls_would_be_seen(pages: dict[str, str], tmp_path: Path
     wide = '<p style="width: 200px; white-space: nowrap">' + "wide " * 200 + "</p></main>"
     found = measured(pages["explain"].replace("</main>", wide), 400, tmp_path)
     assert found["scroll"] > 400 and found["problems"]
+    faults = (
+        '<p style="color: #888">gray</p><a href="#nowhere">x</a><svg viewBox="0 0 99 99">'
+        '<text x="9" y="20">here</text><text x="12" y="21">there</text></svg></main>'
+    )
+    problems = measured(pages["explain"].replace("</main>", faults), 400, tmp_path)["problems"]
+    assert [own.split()[0] for own in problems] == ["contrast", "overlap", "link:"]
 
 
 def test_markdown_of_a_study_is_a_table(tmp_path: Path) -> None:
