@@ -147,7 +147,7 @@ window.addEventListener("load", async () => {
   const part = (id) => frame.contentDocument.getElementById(id);
   const own = frame.contentWindow, counts = [], texts = [];
   let handed = null;
-  own.URL.createObjectURL = (given) => { handed = given; return "#"; };
+  own.URL.createObjectURL = (given) => { handed = given; return "about:srcdoc#"; };
   for (const key of ["1", "0", "s", "u", "0", "x", "S", "1"]) {
     texts.push(part("row").textContent);
     frame.contentDocument.dispatchEvent(new own.KeyboardEvent("keydown", { key }));
