@@ -329,10 +329,11 @@ def shown(value: float | int | None) -> str:
     return f"{value:.4g}" if isinstance(value, float) else f"{value:,}"
 
 
-def aligned(values: Sequence[float | int | None]) -> list[str]:
+def aligned(values: Sequence[float | int | None], *, n_least: int = 0) -> list[str]:
     """Return the numbers of a column with the same decimals; nothing where there is none.
 
-    What would be shown as zero and is none keeps four digits of its own.
+    They have four digits of the largest, and at least some decimals. What would be shown as zero
+    and is none keeps four digits of its own.
 
     Examples
     --------
@@ -343,7 +344,7 @@ def aligned(values: Sequence[float | int | None]) -> list[str]:
     if all(isinstance(own, int) for own in known):
         return [shown(own) for own in values]
     largest = max(map(abs, known), default=0.0)
-    n = min(max(3 - math.floor(math.log10(largest)), 0), 6) if largest else 0
+    n = min(max(3 - math.floor(math.log10(largest)), n_least), 6) if largest else n_least
     return [
         shown(own) if own is None or (own and round(own, n) == 0) else f"{own:,.{n}f}"
         for own in values

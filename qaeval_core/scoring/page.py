@@ -29,6 +29,7 @@ from qaeval_core.pages.html import (
     Section,
     Table,
     Tone,
+    aligned,
     block_html,
     details,
     escaped,
@@ -46,6 +47,7 @@ from qaeval_core.schema import NOT_SAMPLED, QUARANTINE_REASON
 from qaeval_core.scoring.result_table import cluster_count
 
 _INPUTS = 20
+_MAX_OPEN_DOTS = 300  # of slices; more would make the page high
 _MAX_FOLDED = 6  # charts of the other columns of a metric
 
 
@@ -219,22 +221,31 @@ def _sample(report: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _columns(content: Content) -> str:
-    names = ("lowest", "median", "highest")
-    rows = []
-    for name, own in content.report["columns"].items():
-        points = [own["quantiles"].get(key) for key in ("0", "0.5", "1")]
-        cells = [shown(own["mean"]), _interval(own["interval_95"]), shown(own["n"])]
-        rows.append(
-            [
-                name,
-                *cells,
-                shown(own["n_undefined"]),
-                *map(shown, points),
-                shown(own.get("corpus")),
-            ]
-        )
-    head = ("column", "mean", "95 % interval", "scored", "undefined", *names, "corpus")
-    return block_html(Table(_caption(content.report), head, rows, numbers=range(1, len(head))))
+    columns = content.report["columns"]
+    own = list(columns.values())
+    points = [_scores([one["quantiles"].get(key) for one in own]) for key in ("0", "0.5", "1")]
+    cells = {
+        "column": list(columns),
+        "mean": _scores([one["mean"] for one in own]),
+        "95 % interval": _intervals([one["interval_95"] for one in own]),
+        "scored": [f"{one['n']:,}" for one in own],
+        "undefined": [f"{one['n_undefined']:,}" for one in own],
+        **dict(zip(("lowest", "median", "highest"), points, strict=True)),
+        "corpus": _scores([one.get("corpus") for one in own]),
+    }
+    rows = list(zip(*cells.values(), strict=True))
+    return block_html(
+        Table(_caption(content.report), list(cells), rows, numbers=range(1, len(cells)))
+    )
+
+
+def _scores(values: Sequence[float | None]) -> list[str]:
+    return aligned([None if own is None else float(own) for own in values], n_least=3)
+
+
+def _intervals(values: Sequence[Sequence[float] | None]) -> list[str]:
+    ends = [aligned([own[i] if own else None for own in values], n_least=3) for i in (0, 1)]
+    return [f"[{low}, {high}]" if low else "" for low, high in zip(*ends, strict=True)]
 
 
 def _caption(report: Mapping[str, Any]) -> str:
@@ -266,18 +277,19 @@ def _card(
     profiles: Mapping[str, Profile],
 ) -> str:
     own = content.report["columns"][name]
-    mean = "no score" if own["mean"] is None else f"{own['mean']:.4g}"
-    interval = f' <span class="soft">{_interval(own["interval_95"])}</span>'
+    (mean,), (interval,) = _scores([own["mean"]]), _intervals([own["interval_95"]])
     title = instance if name == instance else f"{instance} ({name})"
-    parts = [f"<h3>{escaped(title)}</h3>", f'<p class="mean">{mean}{interval}</p>']
+    parts = [
+        f"<h3>{escaped(title)}</h3>",
+        f'<p class="mean">{mean or "no score"} <span class="soft">{interval}</span></p>',
+    ]
     if name in profiles:
         parts.append(_distribution(name, profiles[name], own["mean"]))
     if others:
-        known = {one: content.report["columns"][one] for one in others}
-        rows = [
-            [one, shown(found["mean"]), _interval(found["interval_95"])]
-            for one, found in known.items()
-        ]
+        known = [content.report["columns"][one] for one in others]
+        means = _scores([found["mean"] for found in known])
+        intervals = _intervals([found["interval_95"] for found in known])
+        rows = list(zip(others, means, intervals, strict=True))
         table = Table(f"Other columns of {instance}", ("column", "mean", "95 %"), rows, (1, 2))
         drawn = [one for one in others if one in profiles][:_MAX_FOLDED]
         charts = [figure(one, _distribution(one, profiles[one])) for one in drawn]
@@ -293,8 +305,9 @@ def _distribution(name: str, profile: Profile, mean: float | None = None) -> str
         said = f"No row has a score here ({own.n_undefined:,} undefined)."
         return block_html(Passage(said, tone="soft"))
     remark = block_html(Passage(own.remark, tone="soft"))
-    if len(bars.edges) < 3:  # All in one cell: a chart would be a block.
-        return remark
+    if len(bars.edges) < 3:  # A chart would be a block.
+        same = "" if mean is None else f"All scores are {mean:.4g}, or next to it."
+        return block_html(Passage(same, tone="plain")) + remark
     chart = svg.histogram(
         bars.edges,
         {name: own.counts},
@@ -334,7 +347,7 @@ def _reasons(content: Content, room: _RunRoom, keys: Iterator[int]) -> Iterator[
 
 def _slices(content: Content, room: _RunRoom) -> Iterator[str]:
     names = main_columns(content.report)
-    left = room.n_slices
+    left, n_open = room.n_slices, _MAX_OPEN_DOTS
     for by in content.by:
         own = content.report["slices"][by]
         left -= len(own) * len(names)
@@ -343,17 +356,19 @@ def _slices(content: Content, room: _RunRoom) -> Iterator[str]:
             yield block_html(Passage(said, tone="soft"))
             continue
         yield f"<h3>{escaped(by)}</h3>"
-        yield f'<div class="charts">{"".join(_dots(own, name) for name in names)}</div>'
-        rows = [
-            [_label(one), shown(one["rows"]), *(_mean(one["columns"][name]) for name in names)]
-            for one in own
-        ]
-        head = (by, "rows", *names)
+        n_open -= len(own) * len(names)
+        charts = f'<div class="charts">{"".join(_dots(own, name) for name in names)}</div>'
+        yield charts if n_open >= 0 else details(f"{by} as charts", charts)
+        columns = {
+            by: [_label(one) for one in own],
+            "rows": [f"{one['rows']:,}" for one in own],
+            **{name: _means([one["columns"][name] for one in own]) for name in names},
+        }
         table = Table(
             "Mean, its 95 % interval, and rows with a score",
-            head,
-            rows,
-            numbers=range(1, len(head)),
+            list(columns),
+            list(zip(*columns.values(), strict=True)),
+            numbers=range(1, len(columns)),
         )
         yield details(f"{by} as a table", block_html(table))
 
@@ -373,12 +388,13 @@ def _label(one: Mapping[str, Any]) -> str:
     return "(null)" if one["value"] is None else one["value"] or "(empty)"
 
 
-def _mean(own: Mapping[str, Any]) -> str:
-    if own["mean"] is None:
-        return "none"
-    return f"{shown(own['mean'])} {_interval(own['interval_95'])} of {own['n']:,}".replace(
-        "  ", " "
-    )
+def _means(own: Sequence[Mapping[str, Any]]) -> list[str]:
+    means = _scores([one["mean"] for one in own])
+    intervals = _intervals([one["interval_95"] for one in own])
+    return [
+        " ".join(filter(None, [mean, interval, f"of {one['n']:,}"])) if mean else "none"
+        for mean, interval, one in zip(means, intervals, own, strict=True)
+    ]
 
 
 def _examples(content: Content, room: _RunRoom, keys: Iterator[int]) -> Iterator[str]:
@@ -471,7 +487,3 @@ def _origin(content: Content, room: _RunRoom) -> Iterator[str]:
 def _made(own: Mapping[str, Any]) -> Iterator[str]:
     yield own["signature"]
     yield from (f"{name}: {own[name]}" for name in ("artifact", "precision") if name in own)
-
-
-def _interval(own: Sequence[float] | None) -> str:
-    return "" if own is None else f"[{shown(own[0])}, {shown(own[1])}]"

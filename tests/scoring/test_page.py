@@ -137,6 +137,12 @@ def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return scored(tmp_path_factory.mktemp("page"), table)
 
 
+def assert_rounded(cell: str, value: float) -> None:
+    """A number of at least three decimals, rounded as floats are."""
+    n = len(cell.partition(".")[2])
+    assert n >= 3 and cell == f"{value:.{n}f}"
+
+
 def test_numbers_are_those_of_the_scores(out: Path) -> None:
     """Counts, means and slices against polars on OUT/scores."""
     page, table = Page(page_of(out)), scores_of(out)
@@ -144,16 +150,18 @@ def test_numbers_are_those_of_the_scores(out: Path) -> None:
         own = table[name].drop_nulls().cast(pl.Float64)
         quarantined = table["quarantine_reason"].is_not_null().sum()
         row = page.row(name)
-        assert row[1] == f"{own.mean():.4g}" and row[3] == f"{own.len():,}"
+        assert_rounded(row[1], own.mean())
+        assert row[3] == f"{own.len():,}"
         assert row[4] == f"{table.height - own.len() - quarantined:,}"
-        assert row[5:8] == [f"{x:.4g}" for x in (own.min(), own.median(), own.max())]
+        for cell, value in zip(row[5:8], (own.min(), own.median(), own.max()), strict=True):
+            assert_rounded(cell, value)
     for topic, own in table.group_by("topic"):
         if topic[0] == ATTACK:
             continue
         cells = page.row(topic[0])
         assert cells[1] == f"{own.height:,}"
         values = own["f1"].drop_nulls().cast(pl.Float64)
-        assert cells[2].startswith(f"{values.mean():.4g} [")
+        assert_rounded(cells[2].partition(" [")[0], values.mean())
         assert cells[2].endswith(f"of {values.len():,}")
     for reason, count in table["quarantine_reason"].drop_nulls().value_counts().rows():
         assert page.row(reason)[2] == str(count)
