@@ -26,6 +26,7 @@ CLUSTER = "Cluster"
 
 # Ray takes some ten seconds to start: so many rows are scored before it is up, or soon after.
 MOST_LOCAL_ROWS = 10_000
+_MOST_NAME_CHARS = 100
 
 
 def option(*names: str, group: str, metavar: str, text: str, **more: Any) -> Any:
@@ -82,6 +83,8 @@ def complete_formats(incomplete: str) -> list[str]:
 
 
 def _called(name: str | None) -> str | None:
+    if name is not None and not 0 < len(name.strip()) <= _MOST_NAME_CHARS:
+        raise typer.BadParameter(f"it takes 1 to {_MOST_NAME_CHARS} characters")
     SHOWN_NAME.set((name or "").strip())
     return name
 

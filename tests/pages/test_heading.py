@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from helpers import qaeval
 from qaeval_core.made import Made, date_shown
 from qaeval_core.pages.heading import Tile, heading, link_to
 from qaeval_core.terminal import COMMAND, SHOWN_NAME
@@ -63,3 +64,11 @@ def test_links_are_relative_and_of_one_store(tmp_path: Path) -> None:
     assert link_to("s3://b/filter.html", "s3://b/report.html") == "report.html"
     assert link_to("s3://b/kept/filter.html", "s3://other/out/report.html") is None
     assert link_to("s3://b/kept/filter.html", tmp_path / "report.html") is None
+
+
+def test_a_name_that_nobody_can_read_is_refused(tmp_path: Path) -> None:
+    """Neither an empty one, as of an unset variable, nor one that fills the page."""
+    for name in ("", " ", "x" * 101):
+        said = qaeval("score", "q.parquet", "--out", tmp_path / "out", "--name", name, expect=2)
+        assert "'--name': it takes 1 to 100 characters" in said
+    assert not (tmp_path / "out").exists()
