@@ -30,10 +30,10 @@ import pyarrow.parquet as pq
 from benchmarks.filter import PeakMemory
 from benchmarks.measure import environment
 from qaeval_core.audit.compare import AuditResult, compare
+from qaeval_core.audit.outcome import AuditOutcome
 from qaeval_core.audit.output import write_report
 from qaeval_core.audit.profile_folder import Runs
 from qaeval_core.audit.request import AuditRequest
-from qaeval_core.audit.run import AuditOutcome
 from qaeval_core.configure import load_config
 from qaeval_core.planning.job import make_job, read_inputs
 from qaeval_core.profile.run_profile import RunProfile

@@ -7,7 +7,7 @@ Rows and quarantined rows are counted, not sampled: there the effect is enough.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import astuple, dataclass, field, fields
 
 import pyarrow as pa
@@ -25,6 +25,7 @@ from qaeval_core.profile.slices import WHOLE, Slice
 _COUNTED = ("rows", "quarantined")
 # Shares of rows that are counted to explain others.
 _NOT_COMPARED = ("not_sampled",)
+_MAX_NAMED = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,11 +112,28 @@ class AuditResult:
         return pa.table(arrays, schema=SCHEMA)
 
     def alert_lines(self) -> list[str]:
-        """Return the alerts as people read them: a line for each column and slice."""
-        found: dict[tuple[str, str], list[str]] = {}
-        for alert in self.alerts:
-            found.setdefault((alert.slice, alert.column), []).append(alert.text)
-        return ["; ".join(texts) for texts in found.values()]
+        """Return the alerts as people read them: a line for each column.
+
+        It has the sentences of the slice that moved most, and names what moved besides.
+        """
+        found: dict[str, list[Alert]] = {}
+        for i, alert in enumerate(self.alerts):
+            found.setdefault(alert.column or f"\x00{i}", []).append(alert)
+        tested = {row.statistic for row in self.rows}
+        return [_line(own, tested) for own in found.values()]
+
+
+def _line(alerts: Sequence[Alert], tested: Collection[str]) -> str:
+    texts, more = [], dict[str, list[str]]()
+    for own in alerts:
+        if own.slice == alerts[0].slice or own.kind not in tested:
+            texts.append(own.text)
+        else:
+            more.setdefault(own.slice or "all rows", []).append(own.kind)
+    named = [f"{where} ({', '.join(kinds)})" for where, kinds in more.items()]
+    if len(named) > _MAX_NAMED:
+        named[_MAX_NAMED:] = [f"{len(named) - _MAX_NAMED:,} more slices"]
+    return "; ".join([*texts, *([f"also in {', '.join(named)}"] if named else [])])
 
 
 def compare(

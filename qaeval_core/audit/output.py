@@ -16,16 +16,17 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from qaeval_core.audit.drift import moments_of
-from qaeval_core.audit.page import PAGE, audit_page
-from qaeval_core.audit.profile_folder import time_of
-from qaeval_core.audit.run import (
-    Audit,
+from qaeval_core.audit.outcome import (
     AuditOutcome,
     column_summary,
     columns_of,
+    made_of,
     run_summary,
     signatures,
 )
+from qaeval_core.audit.page import PAGE, audit_page
+from qaeval_core.audit.profile_folder import shown_run, time_of
+from qaeval_core.audit.run import Audit
 from qaeval_core.audit.unusual_runs import MIN_RUNS
 from qaeval_core.pages.example_rows import RunExamples
 from qaeval_core.storage.path import StoragePath
@@ -61,9 +62,11 @@ def write_report(
     store.write(store.out / "audit.parquet", buffer.getvalue().to_pybytes())
     text = "".join(f"{line}\n" for line in prometheus_lines(outcome, name=name))
     store.write(store.out / "audit.prom", text.encode("utf-8", "replace"))
-    store.write(store.out / PAGE, audit_page(outcome, examples).encode("utf-8", "replace"))
+    made, where = made_of(outcome), store.out / PAGE
+    text = audit_page(outcome, examples, made=made, where=where)
+    store.write(where, text.encode("utf-8", "replace"))
     # The last one: who waits for it finds the others.
-    store.write_json(store.out / "audit.json", content(outcome))
+    store.write_json(store.out / "audit.json", {"made": made.content(), **content(outcome)})
 
 
 def content(outcome: AuditOutcome) -> dict[str, Any]:
@@ -72,6 +75,7 @@ def content(outcome: AuditOutcome) -> dict[str, Any]:
     return {
         "status": outcome.status,
         "why": outcome.why,
+        "cause": None if outcome.cause is None else outcome.cause.content(),
         "alerts": [asdict(alert) for alert in result.alerts],
         "too_few": result.is_too_few,
         "false_alarm_in_a_year": false_alarm_in_a_year(outcome),
@@ -91,7 +95,7 @@ def content(outcome: AuditOutcome) -> dict[str, Any]:
             "tolerances": dict(settings.tolerances),
             "columns": {name: dict(own) for name, own in settings.columns.items()},
         },
-        "earlier_runs": [run for run, _ in outcome.earlier],
+        "earlier_runs": [one.run for one in outcome.earlier],
         "tests": [asdict(row) for row in result.rows],
     }
 
@@ -190,10 +194,12 @@ def outcome_lines(outcome: AuditOutcome, report: StoragePath) -> Iterator[str]:
     """Yield what a person wants to see of an audit."""
     result = outcome.result
     yield _verdict(outcome)
-    lines = result.alert_lines()
+    lines = outcome.alert_lines
     yield from (f"alert: {line}" for line in lines[:_MAX_SHOWN])
     if (n_left := len(lines) - _MAX_SHOWN) > 0:
-        yield f"and {n_left:,} more column{'s' if n_left > 1 else ''} or slices, in audit.json"
+        yield f"and {n_left:,} more column{'s' if n_left > 1 else ''}, in audit.json"
+    if outcome.cause is not None and outcome.cause.remark:
+        yield f"note: {outcome.cause.remark}"
     if result.is_too_few:
         yield (
             f"fewer than {outcome.request.settings.min_clusters} clusters: scores have no verdict"
@@ -214,10 +220,12 @@ def _verdict(outcome: AuditOutcome) -> str:
         return f"incomplete: {outcome.why}"
     if outcome.status == "first_run":
         kept = "pinned as the reference" if outcome.request.pin else "the profile is kept"
-        return f"first_run: nothing to compare {outcome.run} with; {kept}"
+        return f"first_run: nothing to compare {outcome.run_shown} with; {kept}"
     n_alerts, n_tests = len(outcome.result.alerts), len(outcome.result.rows)
     found = "no alert" if not n_alerts else f"{n_alerts} alert{'s' if n_alerts > 1 else ''}"
-    runs = f"{outcome.run} against {outcome.reference}"
+    if outcome.cause is not None:
+        found = f"{outcome.cause.text}: {found}"
+    runs = f"{outcome.run_shown} against {outcome.reference_shown}"
     return f"{outcome.status}: {found} in {n_tests:,} tests of {runs}"
 
 
@@ -229,5 +237,6 @@ def dry_run_lines(audit: Audit) -> Iterator[str]:
     yield f"{audit.out}: {n_rows:,} rows of {n_files:,} files, in {len(tasks):,} tasks"
     yield f"columns: {', '.join(source.rows.watch) or 'none'}"
     yield f"slices: {', '.join(source.rows.by) or 'none'}; clusters: {source.cluster}"
-    yield f"run: {audit.run}; reference: {like.name or 'none: this would be a first run'}"
+    run, reference = shown_run(audit.run, audit.name), like.shown
+    yield f"run: {run}; reference: {reference or 'none: this would be a first run'}"
     yield from (f"note: {note}" for note in source.notes)

@@ -6,21 +6,27 @@ Made of profiles and tests; of rows only the texts of a few examples are read, w
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from datetime import UTC, datetime
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 
+from qaeval_core.audit import page_charts as charts
 from qaeval_core.audit.compare import Row
+from qaeval_core.audit.outcome import (
+    AuditOutcome,
+    column_summary,
+    made_of,
+    run_summary,
+    signatures,
+)
 from qaeval_core.audit.paired import PairedColumn
 from qaeval_core.audit.plugin_statistics import own_statistics
-from qaeval_core.audit.profile_folder import time_of
-from qaeval_core.audit.run import AuditOutcome, column_summary, run_summary, signatures
 from qaeval_core.audit.settings import TOLERANCES
-from qaeval_core.audit.unusual_runs import MIN_RUNS, Unusual, unusual
-from qaeval_core.pages import charts as svg
-from qaeval_core.pages.axes import Axis
+from qaeval_core.audit.unusual_runs import Unusual
+from qaeval_core.audit.view import AuditRoom, AuditView, effect, means_shown
+from qaeval_core.made import Made
+from qaeval_core.pages.charts import sparkline
 from qaeval_core.pages.example_rows import MAX_BYTES, RunExamples, example_lists
+from qaeval_core.pages.heading import Tile, heading, link_to
 from qaeval_core.pages.html import (
     Fields,
     Markup,
@@ -31,44 +37,37 @@ from qaeval_core.pages.html import (
     block_html,
     details,
     escaped,
-    figure,
     left_out,
     page,
     shown,
     within,
 )
-from qaeval_core.profile.column_profile import Profile
-from qaeval_core.profile.histogram import counted_bars
 from qaeval_core.profile.run_profile import N_EXACT, RunProfile
+from qaeval_core.profile.run_profile import PAGE as SCORES_PAGE
+from qaeval_core.storage.path import AnyPath
 
 PAGE = "audit.html"
-_REMARKS = 20
+_REMARKS, _OPEN_REMARKS = 20, 4
 _OPEN_ALERTS = 12
-_MAX_RUNS = 60  # of the lines of a history
-
-
-@dataclass(frozen=True, slots=True)
-class _AuditRoom:
-    """How much of each kind a page may show, so that it stays small."""
-
-    n_alerts: int
-    n_columns: int
-    n_charts: int
-    n_dots: int
-    n_tests: int
-    n_examples: int
-    n_chars: int  # of a signature
+_LINE = 400  # characters that are seen as the page opens
+_TONES: Mapping[str, Tone] = {"ok": "good", "first_run": "plain"}
 
 
 _ROOMS = (
-    _AuditRoom(100, 400, 12, 300, 200, 20, 2000),
-    _AuditRoom(50, 200, 8, 150, 100, 5, 400),
-    _AuditRoom(30, 100, 4, 60, 50, 2, 200),
-    _AuditRoom(20, 50, 2, 0, 20, 0, 100),
+    AuditRoom(100, 400, 12, 300, 200, 20, 2000),
+    AuditRoom(50, 200, 8, 150, 100, 5, 400),
+    AuditRoom(30, 100, 4, 60, 50, 2, 200),
+    AuditRoom(20, 50, 2, 0, 20, 0, 100),
 )
 
 
-def audit_page(outcome: AuditOutcome, examples: RunExamples | None = None) -> str:
+def audit_page(
+    outcome: AuditOutcome,
+    examples: RunExamples | None = None,
+    *,
+    made: Made | None = None,
+    where: AnyPath = PAGE,
+) -> str:
     """Return the page, of less than 300 kB: what has no room is left out, and that is said.
 
     Parameters
@@ -76,150 +75,155 @@ def audit_page(outcome: AuditOutcome, examples: RunExamples | None = None) -> st
     outcome : AuditOutcome
     examples : RunExamples, optional
         Rows of lowest and highest score; default none are shown.
+    made : Made, optional
+        How the report is made; default now.
+    where : StoragePath, Path or str
+        The page's own path, from which links lead.
     """
+    made = made or made_of(outcome)
     for room in _ROOMS:
-        own = _Page(outcome, room)
-        text = page("qaeval audit", [_head(own)], list(_sections(own, examples)))
+        own = AuditView(outcome, room)
+        text = page("qaeval audit", list(_head(own, made, where)), list(_sections(own, examples)))
         if len(text.encode()) < MAX_BYTES:
             break
     return text
 
 
-@dataclass(frozen=True, slots=True)
-class _Page:
-    outcome: AuditOutcome
-    room: _AuditRoom
-
-    @property
-    def runs(self) -> list[RunProfile]:
-        """The reference and the audited run, as far as there are."""
-        both = (self.outcome.reference_profile, self.outcome.profile)
-        return [own for own in both if own is not None]
-
-    @property
-    def names(self) -> list[str]:
-        """Columns, those with alerts first."""
-        alerted = {alert.column for alert in self.outcome.result.alerts}
-        names = dict.fromkeys(name for run in reversed(self.runs) for name in run.columns)
-        return sorted(names, key=lambda name: name not in alerted)
-
-    @property
-    def comparable(self) -> dict[str, list[Profile]]:
-        """Columns that both runs count in the same cells."""
-        found = {}
-        for name in self.names:
-            own = [run.columns[name] for run in self.runs if name in run.columns]
-            if len({profile.cells for profile in own}) == 1:
-                found[name] = own
-        return found
-
-    @property
-    def looked_at(self) -> dict[tuple[str, str], Unusual]:
-        """Means and undefined shares beside those of earlier runs."""
-        own = self.outcome
-        if own.profile is None:
-            return {}
-        means = [means for _, means in own.earlier]
-        found = unusual(means, own.profile, own.request.settings)
-        return {(one.column, one.statistic): one for one in found}
-
-    def test(self, column: str, label: str, statistic: str) -> Row | None:
-        """Return one line of the tests."""
-        for row in self.outcome.result.rows:
-            if (row.column, row.slice, row.statistic) == (column, label, statistic):
-                return row
-        return None
-
-
-def _sections(own: _Page, examples: RunExamples | None) -> Iterator[Section]:
+def _sections(own: AuditView, examples: RunExamples | None) -> Iterator[Section]:
     if own.names:
         yield Section("Scores", [_columns(own), *_bounds(own)])
-        yield Section("Distributions", list(_distributions(own)))
+        yield Section("Distributions", list(charts.distributions(own)))
     if rates := _rates(own):
         yield Section("Rows", [rates])
     if own.outcome.share_matched is not None:
         yield Section("Rows that both runs have", list(_paired(own)))
     if own.outcome.earlier:
-        yield Section("Earlier runs", list(_history(own)))
+        yield Section("Earlier runs", list(charts.history(own)))
     if any(row.slice for row in own.outcome.result.rows):
-        yield Section("Slices", list(_slices(own)))
+        yield Section("Slices", list(charts.slices(own)))
     if examples is not None:
         yield Section("Lowest and highest of this run", list(_examples(own, examples)))
     yield Section("How it was made", list(_origin(own)))
 
 
-def _head(own: _Page) -> str:
+def _head(own: AuditView, made: Made, where: AnyPath) -> Iterator[str]:
     outcome = own.outcome
+    links = []
+    if outcome.profile is not None and (to := link_to(where, outcome.out / SCORES_PAGE)):
+        links.append(("Scores of this run", to))
+    yield from heading(
+        "audit",
+        _title(outcome),
+        made,
+        tiles=list(_tiles(own)),
+        data=[str(outcome.out)],
+        links=links,
+        tone=_TONES.get(outcome.status, "bad"),
+    )
+    if outcome.why:
+        yield block_html(Passage(outcome.why, tone="bad"))
+    if outcome.result.alerts:
+        yield _alerts(own)
+    if outcome.result.is_too_few:
+        n = outcome.request.settings.min_clusters
+        said = f"A run has fewer than {n} clusters: its scores have no verdict."
+        yield block_html(Passage(said, tone="bad"))
+    notes = [*outcome.notes, *outcome.result.notes]
+    first = [within(note, _LINE) for note in notes[:_OPEN_REMARKS]]
+    yield from (block_html(Passage(note, tone="soft")) for note in first)
+    if notes[:_OPEN_REMARKS] != first or len(notes) > _OPEN_REMARKS:
+        whole = [within(note, 1000) for note in notes[:_REMARKS]]
+        passages = [block_html(Passage(note, tone="soft")) for note in whole]
+        yield details(f"All {len(notes):,} remarks", "".join(passages))
+    yield left_out(len(notes) - _REMARKS, "remarks")
+
+
+def _title(outcome: AuditOutcome) -> str:
+    if outcome.cause is not None:
+        said = within(outcome.cause.text, _LINE)
+        return f"{said[0].upper()}{said[1:]}"
     n_alerts = len(outcome.result.alerts)
-    titles = {
+    return {
         "ok": "No alert",
         "alert": f"{n_alerts:,} alert{'s' if n_alerts > 1 else ''}",
         "too_few": "Too few clusters for a verdict",
         "first_run": "First run: there is nothing to compare it with",
         "incomplete": "Incomplete",
-    }
-    tone: Tone = {"ok": "good", "first_run": "plain"}.get(outcome.status, "bad")  # type: ignore[assignment]
-    lines = [f'<h1 class="{tone}">{escaped(titles[outcome.status])}</h1>']
-    if outcome.why:
-        lines.append(block_html(Passage(outcome.why, tone="bad")))
-    for what, name, profile in (
-        ("This run", outcome.run, outcome.profile),
-        ("Reference", outcome.reference, outcome.reference_profile),
-    ):
-        if name:
-            lines.append(block_html(Passage(f"{what}: {_run(name, profile)}", tone="plain")))
-    if outcome.result.alerts:
-        lines.append(_alerts(own))
-    if outcome.result.is_too_few:
-        n = outcome.request.settings.min_clusters
-        said = f"A run has fewer than {n} clusters: its scores have no verdict."
-        lines.append(block_html(Passage(said, tone="bad")))
-    notes = [*outcome.notes, *outcome.result.notes]
-    lines += [block_html(Passage(within(note, 1000), tone="soft")) for note in notes[:_REMARKS]]
-    lines.append(left_out(len(notes) - _REMARKS, "remarks"))
-    return "\n".join(filter(None, lines))
+    }[outcome.status]
 
 
-def _run(name: str, profile: RunProfile | None) -> str:
-    if profile is None:
-        return name
-    known = run_summary(name, profile)
+def _tiles(own: AuditView) -> Iterator[Tile]:
+    outcome = own.outcome
+    n_alerts = len(outcome.result.alerts)
+    if outcome.reference_profile is not None:
+        said = f"{n_alerts:,} alert{'' if n_alerts == 1 else 's'}"
+        tone: Tone = _TONES.get(outcome.status, "bad")
+        yield Tile("Verdict", outcome.status.replace("_", " "), said, tone)
+        tone = "bad" if own.moved else "plain"
+        moved = within(", ".join(own.moved), _LINE // 4)
+        yield Tile("Columns that moved", f"{len(own.moved):,} of {len(own.names):,}", moved, tone)
+    if outcome.profile is not None:
+        yield Tile("This run", outcome.run_shown, _size(outcome.profile))
+    if outcome.reference_profile is not None:
+        yield Tile("Reference", outcome.reference_shown, _size(outcome.reference_profile))
+    rows = own.test("", "", "rows")
+    if rows is not None and rows.effect is not None:
+        edges = f"from {rows.reference:,.0f} to {rows.current:,.0f}"
+        yield Tile("Rows", f"{rows.effect:+.1%}", edges, "bad" if rows.alert else "plain")
+
+
+def _size(profile: RunProfile) -> str:
+    known = run_summary("", profile)
     n = known["clusters"]
     clusters = f"{n:,}" if n < N_EXACT else f"about {n:,}"
-    return f"{name}, {known['rows']:,} rows, {clusters} clusters by {known['cluster']}"
+    return f"{known['rows']:,} rows, {clusters} clusters by {known['cluster']}"
 
 
-def _alerts(own: _Page) -> str:
-    """Return what must be looked at, a line for each column and slice; the first of them open."""
-    items = [
-        f'<li class="bad" dir="auto">{escaped(within(line, 1000))}</li>'
-        for line in own.outcome.result.alert_lines()
-    ]
-    first, more = items[:_OPEN_ALERTS], items[_OPEN_ALERTS : own.room.n_alerts]
-    lists = [f"<ul>{''.join(first)}</ul>"]
-    if more:
-        lists.append(details(f"{len(more):,} lines more", f"<ul>{''.join(more)}</ul>"))
-    n_left = len(items) - own.room.n_alerts
-    return "\n".join([*lists, left_out(n_left, "lines of alerts (audit.json has all)")])
+def _alerts(own: AuditView) -> str:
+    """Return what must be looked at: a line for each column, and below it each alert, folded."""
+    result, cause = own.outcome.result, own.outcome.cause
+    lines = [within(line, _LINE) for line in own.outcome.alert_lines]
+    parts = [_listed(lines[:_OPEN_ALERTS])]
+    if cause is not None and cause.remark:
+        parts.append(
+            block_html(Passage(f"{cause.remark[0].upper()}{cause.remark[1:]}.", tone="soft"))
+        )
+    texts = [within(alert.text, 1000) for alert in result.alerts]
+    shown_texts = _listed(texts[: own.room.n_alerts])
+    left = left_out(len(texts) - own.room.n_alerts, "lines of alerts (audit.json has all)")
+    if len(texts) > 1:
+        parts.append(details(f"All {len(texts):,} alerts", shown_texts + left))
+    return "\n".join(filter(None, parts))
 
 
-def _columns(own: _Page) -> str:
+def _listed(lines: Sequence[str]) -> str:
+    items = [f'<li class="bad" dir="auto">{escaped(line)}</li>' for line in lines]
+    return f"<ul>{''.join(items)}</ul>"
+
+
+def _columns(own: AuditView) -> str:
     rows = []
     looked_at = own.looked_at
-    for name in own.names[: own.room.n_columns]:
-        mean, undefined = (own.test(name, "", each) for each in ("mean", "undefined"))
-        summaries = [column_summary(run.columns[name]) for run in own.runs if name in run.columns]
-        now = summaries[-1]
+    names = own.names[: own.room.n_columns]
+    tests = [own.test(name, "", "mean") for name in names]
+    summaries = [column_summary(own.latest(name)) for name in names]
+    now = [
+        one["mean"] if test is None else test.current
+        for one, test in zip(summaries, tests, strict=True)
+    ]
+    before = [None if test is None else test.reference for test in tests]
+    means = means_shown(now, before)
+    for i, (name, test) in enumerate(zip(names, tests, strict=True)):
+        undefined = own.test(name, "", "undefined")
         rows.append(
             [
                 name,
                 _verdict(own, name, looked_at),
                 Markup(_sparkline(own, name)),
-                shown(now["mean"]) if mean is None else shown(mean.current),
-                "" if mean is None else shown(mean.reference),
-                "" if mean is None else _effect(mean),
-                "" if mean is None else shown(mean.tolerance),
-                _shares(undefined) if undefined is not None else _undefined(now),
+                *(column[i] for column in means),
+                "" if test is None else effect(test),
+                "" if test is None or test.tolerance is None else f"{test.tolerance:g}",
+                _undefined(summaries[i]) if undefined is None else _shares(undefined),
             ]
         )
     # The verdict before the numbers: on a phone it is what can be seen without a swipe.
@@ -229,33 +233,9 @@ def _columns(own: _Page) -> str:
     return table + left_out(len(own.names) - own.room.n_columns, "columns")
 
 
-def _sparkline(own: _Page, name: str) -> str:
-    values = [y for _, y in _means(own, name)]
-    return svg.sparkline(values, title=f"Means of {name}, run by run") if len(values) > 1 else ""
-
-
-def _means(own: _Page, name: str) -> list[tuple[float, float]]:
-    """Return the means of one way of scoring, by the time of their runs; this run's is the last."""
-    outcome = own.outcome
-    if outcome.profile is None or name not in outcome.profile.columns:
-        return []
-    current = outcome.profile.columns[name]
-    points = [
-        (time_of(run).timestamp(), means[name].mean)
-        for run, means in outcome.earlier
-        if name in means and means[name].signature == current.signature
-    ]
-    mean = column_summary(current)["mean"]
-    if mean is not None:
-        points.append((time_of(outcome.run).timestamp(), mean))
-    return [point for point in points if point[1] == point[1]][-_MAX_RUNS:]
-
-
-def _effect(row: Row) -> str:
-    if row.effect is None:
-        return ""
-    edges = "" if row.low is None or row.high is None else f" [{row.low:+.3f}, {row.high:+.3f}]"
-    return f"{row.effect:+.3f}{edges}"
+def _sparkline(own: AuditView, name: str) -> str:
+    values = [y for _, y in own.means(name)]
+    return sparkline(values, title=f"Means of {name}, run by run") if len(values) > 1 else ""
 
 
 def _shares(row: Row) -> str:
@@ -268,7 +248,7 @@ def _undefined(summary: dict[str, object]) -> str:
     return f"{undefined / (n + undefined):.2%}" if n + undefined else ""
 
 
-def _verdict(own: _Page, name: str, looked_at: dict[tuple[str, str], Unusual]) -> str:
+def _verdict(own: AuditView, name: str, looked_at: dict[tuple[str, str], Unusual]) -> str:
     """Return what was found of a column over all rows and, by number, in slices."""
     alerts = [alert for alert in own.outcome.result.alerts if alert.column == name]
     whole = list(dict.fromkeys(alert.kind for alert in alerts if not alert.slice))
@@ -289,7 +269,7 @@ def _verdict(own: _Page, name: str, looked_at: dict[tuple[str, str], Unusual]) -
     return f"no alert; as in {n_runs} earlier runs" if n_runs else "no alert"
 
 
-def _bounds(own: _Page) -> Iterator[str]:
+def _bounds(own: AuditView) -> Iterator[str]:
     """Yield counts, and what the mean would be if all undefined values were lowest or highest."""
     if own.outcome.profile is None:
         return
@@ -306,28 +286,7 @@ def _bounds(own: _Page) -> Iterator[str]:
     yield details("What undefined values could do to the means", block_html(table))
 
 
-def _distributions(own: _Page) -> Iterator[str]:
-    charts = []
-    for name, profiles in islice(own.comparable.items(), own.room.n_charts):
-        bars = counted_bars(profiles)
-        labels = ("reference", "this run")[-len(profiles) :]
-        series = {
-            label: each.shares
-            for label, each in zip(labels, bars.counted, strict=True)
-            if each.n_defined
-        }
-        remarks = [
-            block_html(Passage(f"{label}: {each.remark}", tone="soft"))
-            for label, each in zip(labels, bars.counted, strict=True)
-        ]
-        title = f"Distribution of {name}, as shares of the defined scores"
-        chart = svg.histogram(bars.edges, series, title=title, is_share=True) if series else ""
-        charts.append(figure(name, chart + "".join(remarks)))
-    yield f'<div class="charts">{"".join(charts)}</div>'
-    yield left_out(len(own.comparable) - own.room.n_charts, "distributions")
-
-
-def _rates(own: _Page) -> str:
+def _rates(own: AuditView) -> str:
     named = ("rows", "quarantined", "truncated", "kept")
     tests = [row for row in own.outcome.result.rows if row.statistic in named and not row.slice]
     rows = []
@@ -337,16 +296,16 @@ def _rates(own: _Page) -> str:
             "" if value is None else f"{value:,.0f}" if is_count else f"{value:.2%}"
             for value in (row.reference, row.current)
         ]
-        tolerance = "" if row.tolerance is None else f"{row.tolerance:.3g}"
+        tolerance = "" if row.tolerance is None else f"{row.tolerance:.3f}"
         what = f"{row.statistic} of {row.column}" if row.column else row.statistic
-        rows.append([what, *edges, _effect(row), tolerance, row.status.replace("_", " ")])
+        rows.append([what, *edges, effect(row), tolerance, row.status.replace("_", " ")])
     if not rows:
         return ""
     head = ("share", "reference", "this run", "change", "tolerance", "verdict")
     return block_html(Table("Rows and shares of them", head, rows, numbers=range(1, 5)))
 
 
-def _paired(own: _Page) -> Iterator[str]:
+def _paired(own: AuditView) -> Iterator[str]:
     columns, room = own.outcome.paired, own.room
     said = f"Both runs have {own.outcome.share_matched or 0.0:.1%} of the rows, by their ids"
     if not columns:
@@ -386,92 +345,25 @@ def _pair(column: PairedColumn) -> list[str]:
     ]
 
 
-def _history(own: _Page) -> Iterator[str]:
-    looked_at = own.looked_at
-    charts = []
-    for name in own.names:
-        points = _means(own, name)
-        if len(points) < 2:
-            continue
-        known = looked_at.get((name, "mean"))
-        bounds = [(x, known.low, known.high) for x, _ in points[-2:]] if known is not None else []
-        chart = svg.curves(
-            {name: points},
-            title=f"Means of {name}, run by run",
-            bounds=bounds,
-            x_axis=Axis(shown=_days, ticks=[time for time, _ in points]),
-        )
-        charts.append(figure(name, chart + _expected(known, n_earlier=len(points) - 1)))
-    yield f'<div class="charts">{"".join(charts[: own.room.n_charts])}</div>'
-    yield left_out(len(charts) - own.room.n_charts, "histories")
-
-
-def _expected(known: Unusual | None, *, n_earlier: int) -> str:
-    if known is None:
-        said = f"{n_earlier} earlier runs; what is usual is known from {MIN_RUNS} on."
-        return block_html(Passage(said, tone="soft"))
-    return block_html(Passage(known.text, tone="bad" if known.is_alert else "soft"))
-
-
-def _days(times: Sequence[float]) -> list[str]:
-    return [datetime.fromtimestamp(time, UTC).strftime("%Y-%m-%d") for time in times]
-
-
-def _slices(own: _Page) -> Iterator[str]:
-    profile = own.outcome.profile
-    tests = [row for row in own.outcome.result.rows if row.slice]
-    charts, left = [], own.room.n_dots
-    for name in own.comparable:
-        rows = [row for row in tests if row.column == name and row.statistic == "mean"]
-        known = [row for row in rows if row.effect is not None]
-        left -= len(known)
-        if known and left >= 0:
-            dots = [svg.Dot(row.slice, row.effect or 0.0, row.low, row.high) for row in known]
-            title = f"Shift of the mean of {name} by slice, in standard deviations"
-            charts.append(figure(name, svg.interval_dots(dots, title=title)))
-    if charts:
-        said = "Shifts of means by slice, in standard deviations of the reference."
-        yield block_html(Passage(said, tone="soft"))
-        yield f'<div class="charts">{"".join(charts)}</div>'
-    if left < 0:
-        said = "Some charts of slices are left out: the page would be too large."
-        yield block_html(Passage(said, tone="soft"))
-    if profile is not None and any(len(each) for each in profile.slices.values.values()):
-        yield details("All tests by slice", _tests(tests, own.room.n_tests))
-
-
-def _tests(tests: Sequence[Row], n: int) -> str:
-    rows = [
-        [
-            row.slice,
-            row.column,
-            row.statistic,
-            shown(row.reference),
-            shown(row.current),
-            _effect(row),
-            "" if row.p_adjusted is None else f"{row.p_adjusted:.3f}",
-            row.status.replace("_", " "),
-        ]
-        for row in tests[:n]
-    ]
-    head = ("slice", "column", "statistic", "reference", "this run", "effect", "p", "verdict")
-    table = Table("Alerts first; p is adjusted for all tests", head, rows, numbers=range(3, 7))
-    return block_html(table) + left_out(len(tests) - n, "tests (audit.parquet has all)")
-
-
-def _examples(own: _Page, examples: RunExamples) -> Iterator[str]:
+def _examples(own: AuditView, examples: RunExamples) -> Iterator[str]:
     if examples.why:
         yield block_html(Passage(f"Without texts: {examples.why}", tone="soft"))
     n = min(examples.n, own.room.n_examples)
     yield left_out(examples.n - n, "rows of each end")
     keys = itertools.count(1)
-    yield from example_lists(examples.report, examples.texts, n=n, keys=keys)
+    lists = list(example_lists(examples.report, examples.texts, n=n, keys=keys))
+    # The page of the scores has them open: here they would be higher than all that moved.
+    yield details(f"{n} rows of each end", "".join(lists)) if lists else ""
 
 
-def _origin(own: _Page) -> Iterator[str]:
+def _origin(own: AuditView) -> Iterator[str]:
     outcome, settings = own.outcome, own.outcome.request.settings
     profile = outcome.profile
-    made = [("OUT", str(outcome.out)), ("this run", outcome.run), ("reference", outcome.reference)]
+    made = [
+        ("OUT", str(outcome.out)),
+        ("this run", _identified(outcome.run_shown, outcome.run)),
+        ("reference", _identified(outcome.reference_shown, outcome.reference)),
+    ]
     if profile is not None:
         made.append(("clusters", profile.cluster))
         made.append(("slices by", ", ".join(profile.slices.values) or "none"))
@@ -497,6 +389,10 @@ def _origin(own: _Page) -> Iterator[str]:
     if ways:
         ways = ways[: own.room.n_columns]
         yield details("Signatures", block_html(Fields("How each score is made", ways)))
+
+
+def _identified(called: str, run: str) -> str:
+    return called if called == run else f"{called}, {run}"
 
 
 def _way(before: str | None, now: str | None) -> str:

@@ -20,6 +20,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from qaeval_core.errors import ConfigError, RunError, UnreadableFileError
+from qaeval_core.pages.html import within
 from qaeval_core.profile.run_profile import RunProfile
 from qaeval_core.signature import hash_text
 from qaeval_core.storage import checksums
@@ -39,6 +40,7 @@ _MOST_BYTES = 64 << 20
 _TIME = "%Y%m%dT%H%M%S.%fZ"
 _ID = re.compile(r"^\d{8}T\d{6}\.\d{6}Z-[0-9a-f]{12}$")
 _N_HASH_CHARS = 12
+_MAX_NAME = 80
 
 
 def run_id(out: AnyPath) -> str:
@@ -65,6 +67,21 @@ def time_of(run: str) -> datetime:
     '2026-01-04T05:06:07+00:00'
     """
     return datetime.strptime(run.partition("-")[0], _TIME).replace(tzinfo=UTC)
+
+
+def shown_run(run: str, name: str) -> str:
+    """Return a run as people call it, with its day; what somebody named stays as it is.
+
+    Examples
+    --------
+    >>> shown_run("20260104T050607.000000Z-0123456789ab", "2026-W01")
+    '2026-W01 (2026-01-04)'
+    >>> shown_run("runs/last", "2026-W01")
+    'runs/last'
+    """
+    if not name or not _ID.match(run):
+        return run
+    return f"{within(name, _MAX_NAME)} ({time_of(run):%Y-%m-%d})"
 
 
 class Runs:

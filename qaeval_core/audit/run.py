@@ -1,29 +1,22 @@
-"""Run: one audit from its request to its report.
-
-Statuses: ``ok``; ``alert``; ``too_few``, where there are too few clusters for a verdict and nothing
-else is an alert; ``first_run``, with nothing to compare with; ``incomplete``, where the run is not
-complete or the reference cannot be had.
-"""
+"""Run: one audit from its request to what it found."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 
+from qaeval_core.audit.cause import find_cause
 from qaeval_core.audit.compare import AuditResult, compare
 from qaeval_core.audit.count_profile import profile_source
-from qaeval_core.audit.drift import moments_of
-from qaeval_core.audit.paired import PairedColumn, with_pairs
-from qaeval_core.audit.profile_folder import Runs, read_profile, run_id
+from qaeval_core.audit.outcome import AuditOutcome, AuditStatus
+from qaeval_core.audit.paired import with_pairs
+from qaeval_core.audit.profile_folder import Runs, read_profile, run_id, shown_run
 from qaeval_core.audit.request import REFERENCES, AuditRequest
 from qaeval_core.audit.shared_rows import Side, pair_runs
 from qaeval_core.audit.source import Source, open_source
-from qaeval_core.audit.unusual_runs import RunMeans, run_means
+from qaeval_core.audit.unusual_runs import EarlierRun, run_means
 from qaeval_core.errors import ConfigError, RunError, UnreadableFileError, nearest
 from qaeval_core.made import Made
-from qaeval_core.profile.column_profile import Profile
 from qaeval_core.profile.run_profile import RunProfile
 from qaeval_core.running.progress import Tell, no_progress
 from qaeval_core.running.range_executor import RETRY_S, RangeExecutor
@@ -35,45 +28,8 @@ from qaeval_core.store.store import Store
 from qaeval_core.tables.finished_run import FinishedRun, read_run
 from qaeval_core.terminal import SHOWN_NAME
 
-AuditStatus = Literal["ok", "alert", "too_few", "first_run", "incomplete"]
 # What comes before says little of the next run, and each is read.
 _MAX_EARLIER = 100
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AuditOutcome:
-    """What an audit found, and what it was found from.
-
-    Attributes
-    ----------
-    status : str
-    why : str
-        Why it is incomplete; "" where it is not.
-    run, reference : str
-        Ids of runs, or the path that the user named; "" where there is none.
-    profile, reference_profile : RunProfile, optional
-    earlier : sequence of (id, RunMeans)
-        Runs before this one, the oldest first.
-    paired : tuple of PairedColumn
-        Differences of rows that both runs have; empty where fewer than half are in both.
-    share_matched : float, optional
-        Of the rows, those that both runs have; None where the reference is a profile: that knows
-        no rows.
-    """
-
-    status: AuditStatus
-    out: StoragePath
-    request: AuditRequest
-    why: str = ""
-    run: str = ""
-    reference: str = ""
-    profile: RunProfile | None = None
-    reference_profile: RunProfile | None = None
-    result: AuditResult = field(default_factory=AuditResult)
-    earlier: Sequence[tuple[str, RunMeans]] = ()
-    notes: tuple[str, ...] = ()
-    paired: tuple[PairedColumn, ...] = ()
-    share_matched: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +40,11 @@ class _Reference:
     profile: RunProfile | None = None
     out: StoragePath | None = None
     cells_of: RunProfile | None = None
+
+    @property
+    def shown(self) -> str:
+        """What people call it."""
+        return shown_run(self.name, self.profile.name if self.profile is not None else "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +67,12 @@ class Audit:
     source: Source
     retry_s: float
     pinned: Tag | None = None
+
+    @property
+    def name(self) -> str:
+        """What people call the run."""
+        about = read_json(self.out / "run.json") or {}
+        return SHOWN_NAME.get() or Made.of(about.get("made"), self.out.name).name
 
     def finish(self, executor: RangeExecutor, *, tell: Tell = no_progress) -> AuditOutcome:
         """Count the rows, keep the profile, compare.
@@ -130,8 +97,7 @@ class Audit:
             reference=before if before is not None else self.reference.cells_of,
             retry_s=self.retry_s,
         )
-        about = read_json(self.out / "run.json") or {}
-        profile.name = SHOWN_NAME.get() or Made.of(about.get("made"), self.out.name).name
+        profile.name = self.name
         first = AuditOutcome(
             status="first_run",
             out=self.out,
@@ -146,7 +112,7 @@ class Audit:
         if like is not None:
             found = self._in_pairs(found, like, executor, tell)
         self._mark(is_alarmed=found.status == "alert")
-        return found
+        return self._with_cause(found)
 
     @property
     def _is_named(self) -> bool:
@@ -170,7 +136,7 @@ class Audit:
         earlier, n_rows, unread = self._earlier()
         if self.reference.name != self.run and before.to_table().equals(profile.to_table()):
             unread.append(
-                f"the reference {self.reference.name} has the same counts as this run. A copy?"
+                f"the reference {self.reference.shown} has the same counts as this run. A copy?"
             )
         if self.request.watch:  # What is not asked for has not vanished.
             before = before.only(self.request.watch)
@@ -178,7 +144,7 @@ class Audit:
             before,
             profile,
             self.request.settings,
-            history=[means for _, means in earlier],
+            history=[one.means for one in earlier],
             n_rows_before=None if self._is_named else n_rows,
         )
         return replace(
@@ -190,6 +156,19 @@ class Audit:
             earlier=earlier,
             notes=(*first.notes, *unread),
         )
+
+    def _with_cause(self, found: AuditOutcome) -> AuditOutcome:
+        if found.reference_profile is None or found.profile is None:
+            return found
+        cause = find_cause(
+            found.result,
+            (found.reference_profile, found.profile),
+            self.request.settings,
+            earlier=found.earlier,
+            read=self.runs.read,
+            is_beside_last=not self._is_named,
+        )
+        return replace(found, cause=cause)
 
     def _in_pairs(
         self, found: AuditOutcome, like: Source, executor: RangeExecutor, tell: Tell
@@ -247,13 +226,13 @@ class Audit:
         ]
         return pairs[0] != pairs[1]
 
-    def _earlier(self) -> tuple[list[tuple[str, RunMeans]], int | None, list[str]]:
+    def _earlier(self) -> tuple[list[EarlierRun], int | None, list[str]]:
         """Return the runs before this one, rows of the last one, and notes of what is left out.
 
         A run that alarmed says nothing of what is usual, until it is pinned: one bad week would
         make the next one look fine.
         """
-        found: list[tuple[str, RunMeans]] = []
+        found: list[EarlierRun] = []
         n_rows, notes, alarmed = None, [], self.runs.alarmed()
         before = [own for own in self.runs.ids() if own < self.run][-_MAX_EARLIER:]
         for run in before:
@@ -264,7 +243,7 @@ class Audit:
             except UnreadableFileError as error:
                 notes.append(f"skipped in the history: {error}")
                 continue
-            found.append((run, run_means(profile)))
+            found.append(EarlierRun(run, run_means(profile), profile.name))
             n_rows = profile.n_rows
         if n_alarmed := len(alarmed & set(before)):
             notes.append(f"left out of the history: {n_alarmed} alarmed runs; --pin accepts one")
@@ -416,60 +395,3 @@ def run_audit(
         )
     except RunError as error:
         return AuditOutcome(status="incomplete", out=as_path(out), request=request, why=str(error))
-
-
-def columns_of(profile: RunProfile | None) -> Mapping[str, Profile]:
-    """Return the columns of a run, none where there is no run."""
-    return profile.columns if profile is not None else {}
-
-
-def run_summary(name: str, profile: RunProfile | None) -> dict[str, Any]:
-    """Return id, rows, shares of them by name, and clusters."""
-    found: dict[str, Any] = {"id": name, "name": name if profile is None else profile.name}
-    if profile is not None:
-        rates = {own: counts[:, 0].sum(axis=1).tolist() for own, counts in profile.rates.items()}
-        found |= {
-            "rows": rates["rows"][0],
-            **{own: n_true for own, (n_true, _) in rates.items() if own != "rows"},
-            "cluster": profile.cluster,
-            "clusters": int(profile.clusters.counts()[0]),
-        }
-    return found
-
-
-def signatures(outcome: AuditOutcome) -> dict[str, dict[str, str | None]]:
-    """Return how each column was made in both runs; None where a run has no such column."""
-    before, now = columns_of(outcome.reference_profile), columns_of(outcome.profile)
-    return {
-        name: {
-            "reference": before[name].signature if name in before else None,
-            "current": now[name].signature if name in now else None,
-        }
-        for name in dict.fromkeys([*now, *before])
-    }
-
-
-def column_summary(profile: Profile) -> dict[str, Any]:
-    """Return counts and mean over all rows, and what the mean can be at most.
-
-    ``bounds``: the mean if all undefined values were the lowest or the highest.
-    """
-    counts = profile.counts[0].sum(axis=0, dtype="int64")
-    n, n_undefined = int(counts[:-1].sum()), int(counts[-1])
-    mean = moments_of(profile, 0)[0]
-    total = 0.0 if math.isnan(mean) else mean * n
-    ends = (profile.low, profile.high)
-    has_bounds = n + n_undefined > 0 and all(map(math.isfinite, ends))
-    return {
-        "n": n,
-        "undefined": n_undefined,
-        "undefined_by_reason": {
-            reason: n_rows
-            for reason, own in sorted(profile.reasons.items())
-            if (n_rows := int(own[0].sum()))
-        },
-        "mean": None if math.isnan(mean) else mean,
-        "bounds": [(total + end * n_undefined) / (n + n_undefined) for end in ends]
-        if has_bounds
-        else None,
-    }

@@ -42,6 +42,15 @@ RunMeans = dict[str, RunMean]
 
 
 @dataclass(frozen=True, slots=True)
+class EarlierRun:
+    """A run before the audited one; ``name`` is what people call it."""
+
+    run: str
+    means: RunMeans
+    name: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Unusual:
     """One value beside those of earlier runs.
 

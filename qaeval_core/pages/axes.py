@@ -103,11 +103,14 @@ class Axis:
         How its numbers are written.
     ticks : sequence of float, optional
         Where its numbers stand, as far as they have room; default round ones.
+    titles : callable, optional
+        How they are written where a mark says what it is; default as below the chart.
     """
 
     label: str = ""
     shown: Callable[[Sequence[float]], list[str]] = numbers
     ticks: Sequence[float] | None = None
+    titles: Callable[[Sequence[float]], list[str]] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -240,7 +240,7 @@ def curves(
                 f'<circle class="a" cx="{at:.1f}" cy="{up:.1f}" r="2">'
                 f"{titled(f'{name}, {one}: {y:.4g}')}</circle>"
                 for (at, up), one, (_, y) in zip(
-                    placed, x_axis.shown([x for x, _ in own]), own, strict=True
+                    placed, (x_axis.titles or x_axis.shown)([x for x, _ in own]), own, strict=True
                 )
             ]
     if keys or len(lines) > 1:

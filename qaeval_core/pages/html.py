@@ -87,6 +87,7 @@ svg.chart { width: 100%; max-width: 30rem; } svg.spark { width: 6rem; }
 .entry { display: inline-block; margin-right: 1rem; max-width: 100%; overflow-wrap: anywhere; }
 .key { display: inline-block; width: 1.1em; height: .7em; }
 .key.a { background: rgb(var(--up)); } .key.b { background: rgb(var(--down)); }
+.key.band { background: rgb(var(--up) / .15); }
 .key.line, .key.level, .key.mark { background: none; height: 0; vertical-align: middle;
   border-top: 2px solid rgb(var(--up)); } .key.dotted { border-top-style: dotted; }
 .key.level { border-top: 2px dashed rgb(var(--down)); }

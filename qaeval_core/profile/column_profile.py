@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -27,6 +28,7 @@ from qaeval_core.profile.cells import Cells
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 CountArray = NDArray[np.uint32]
+_Whole = TypeVar("_Whole", np.int64, np.uint32)
 
 N_BUCKETS = 256
 N_SUM_BUCKETS = 1024
@@ -203,6 +205,16 @@ class Profile:
             wider.sums[first], wider.sums[first + 1] = whole, np.rint((moment - whole) * _STEPS)
         return wider
 
+    def of_slices(self, codes: Sequence[int]) -> Profile:
+        """Return the profile of slices that share no row: all of their rows, then each."""
+        found = Profile(
+            self.cells, len(codes) + 1, signature=self.signature, low=self.low, high=self.high
+        )
+        found.counts = with_sum(self.counts[codes], axis=0)
+        found.sums = with_sum(self.sums[:, codes], axis=1)
+        found.reasons = {why: with_sum(own[codes], axis=0) for why, own in self.reasons.items()}
+        return found
+
     def merge(self, other: Profile) -> None:
         """Add the counts of other rows of the same run, or of the same cells.
 
@@ -217,3 +229,9 @@ class Profile:
         self.sums += other.sums
         for reason, counts in other.reasons.items():
             self._add_reason(reason, counts)
+
+
+def with_sum(counts: NDArray[_Whole], *, axis: int) -> NDArray[_Whole]:
+    """Return counts with their sum over an axis before them."""
+    whole = counts.sum(axis=axis, dtype=counts.dtype, keepdims=True)
+    return np.concatenate([whole, counts], axis=axis)

@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 
 from qaeval_core.errors import UnreadableFileError
 from qaeval_core.profile.cells import Cells
-from qaeval_core.profile.column_profile import N_BUCKETS, IntArray, Places, Profile
-from qaeval_core.profile.slices import MAX_VALUES, Slices
+from qaeval_core.profile.column_profile import N_BUCKETS, IntArray, Places, Profile, with_sum
+from qaeval_core.profile.slices import MAX_VALUES, Slice, Slices
 from qaeval_core.storage.arrow import table_at
 from qaeval_core.storage.path import AnyPath, as_path
 
@@ -254,6 +254,30 @@ class RunProfile:
                 for name, own in self.rates.items()
                 if "." not in name or name.partition(".")[2] in columns
             },
+        )
+
+    def without(self, own: Slice) -> RunProfile | None:
+        """Return the profile of the rows outside of a slice, with the slices of its column alone.
+
+        Which rows slices of two columns share is not counted. None where the rows of the slice
+        are not counted apart.
+        """
+        if own.is_other or own.by not in self.slices.values:
+            return None
+        codes = {each: code for code, each in enumerate(self.slices.all) if each.by == own.by}
+        others = codes[Slice(own.by, is_other=True)]
+        if own not in codes and self.rates["rows"][0, others].any():
+            return None
+        kept = [code for each, code in codes.items() if each != own]
+        whole = ClusterCounts([np.empty(0, np.uint64)])
+        for code in kept:
+            whole.merge(ClusterCounts([self.clusters.smallest[code]]))
+        return replace(
+            self,
+            slices=Slices({own.by: [v for v in self.slices.values[own.by] if v != own.value]}),
+            columns={name: each.of_slices(kept) for name, each in self.columns.items()},
+            rates={name: with_sum(each[:, kept], axis=1) for name, each in self.rates.items()},
+            clusters=ClusterCounts(whole.smallest + [self.clusters.smallest[i] for i in kept]),
         )
 
     def slice_notes(self) -> list[str]:

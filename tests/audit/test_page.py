@@ -10,11 +10,11 @@ import pytest
 
 from audit_runs import cells_of, clustered, run_of
 from qaeval_core.audit.compare import compare
+from qaeval_core.audit.outcome import AuditOutcome, AuditStatus
 from qaeval_core.audit.page import audit_page
 from qaeval_core.audit.request import AuditRequest
-from qaeval_core.audit.run import AuditOutcome, AuditStatus
 from qaeval_core.audit.settings import AuditSettings
-from qaeval_core.audit.unusual_runs import run_means
+from qaeval_core.audit.unusual_runs import EarlierRun, run_means
 from qaeval_core.pages.example_rows import MAX_BYTES
 from qaeval_core.profile.histogram import counted_bars
 from qaeval_core.profile.run_profile import RunProfile
@@ -40,11 +40,11 @@ def outcome(
     settings: AuditSettings | None = None,
 ) -> AuditOutcome:
     earlier = [
-        (f"202401{i + 1:02d}T000000.000000Z-0123456789ab", run_means(before))
+        EarlierRun(f"202401{i + 1:02d}T000000.000000Z-0123456789ab", run_means(before), ATTACK)
         for i in range(n_earlier)
     ]
     request = AuditRequest(settings=settings or AuditSettings())
-    result = compare(before, now, request.settings, history=[means for _, means in earlier])
+    result = compare(before, now, request.settings, history=[one.means for one in earlier])
     return AuditOutcome(
         status="alert" if result.alerts else "ok",
         out=Path("out"),
@@ -70,10 +70,16 @@ def test_numbers_are_those_of_the_tests() -> None:
         if test.statistic != "mean" or test.slice:
             continue
         row = next(cells for name, cells in shown.items() if name.startswith(test.column[:6]))
-        assert row[3:5] == [f"{test.current:.4g}", f"{test.reference:.4g}"]
+        # Numbers from -1 to 1 stand with their points below each other.
+        assert row[3:5] == [
+            f"{mean:.4f}" if abs(mean) <= 1 else f"{mean:.4g}"
+            for mean in (test.current, test.reference)
+        ]
         assert row[5] == f"{test.effect:+.3f} [{test.low:+.3f}, {test.high:+.3f}]"
         assert row[1].startswith("alert: ") and "unusual_run" in row[1]
-    assert text.count('class="spark"') == 2 and text.count('class="band"') == 2
+    assert text.count('class="spark"') == 2
+    # Where each of two columns was expected to be, and what of its slices is tolerated.
+    assert text.count('<polygon class="band"') == 2 == text.count('<rect class="band"')
     assert any("after 9 earlier runs it is expected" in one for one in text.split("<"))
     # A dot for each slice that was tested, in a chart for each column.
     slices = [row for row in own.result.rows if row.slice and row.statistic == "mean"]
@@ -117,6 +123,53 @@ def test_runs_of_hardly_any_row_have_a_page(n_rows: int) -> None:
     text = audit_page(outcome(few, few))
     assert_stands_alone(text)
     assert "fewer than 30 clusters" in text
+
+
+def test_what_alarms_has_color_beside_zero_and_what_is_tolerated() -> None:
+    before, now = run(1, n_slices=2), run(1, n_slices=2, shift=1.0, seed=3)
+    settings = AuditSettings(tolerances={"mean": 0.25, "psi": 99, "wasserstein": 99})
+    own = outcome(before, now, settings=settings)
+    alarmed = {alert.slice for alert in own.result.alerts if alert.slice}
+    page = audit_page(own).partition('id="slices"')[2].partition("</svg>")[0]
+    assert "-0.25 to 0.25</title></rect>" in page and page.count('class="level"') == 1
+    dots = re.findall(r'<circle class="([ab])".*?<title>(.*?)</title>', page)
+    kinds = {re.findall(r" (\d): ", title)[0]: kind for kind, title in dots}
+    assert kinds == {own: "b" if any(s.endswith(own) for s in alarmed) else "a" for own in "01"}
+    assert sorted(kinds.values()) == ["a", "b"]
+    quiet = outcome(before, run(1, n_slices=2, seed=3), settings=settings)
+    assert not quiet.result.alerts
+    page = audit_page(quiet).partition('id="slices"')[2].partition("</svg>")[0]
+    assert re.findall(r'<circle class="([ab])"', page) == ["a", "a"]
+
+
+def test_columns_of_one_value_have_a_sentence_and_no_chart() -> None:
+    cells = cells_of({"f1": np.linspace(0, 1, 99), "sas": np.linspace(0, 1, 99)})
+    clusters = np.arange(60, dtype=np.uint64)
+    runs = [
+        run_of({"f1": np.full(60, 0.5), "sas": np.full(60, one)}, clusters, cells)
+        for one in (0.25, 0.75)
+    ]
+    text = audit_page(outcome(*runs, n_earlier=2))
+    part = text.partition('id="distributions"')[2].partition("</section>")[0]
+    assert "All values are 0.5, in both runs." in part and "<svg" not in part
+    assert "All values were 0.25 in the reference, and are 0.75 now." in part
+    part = text.partition('id="earlier-runs"')[2].partition("</section>")[0]
+    assert "The mean is 0.5 in all 3 runs." in part and part.count("<svg") == 1
+    # Nor is what has one value beside others that no sum holds, or beside other values.
+    mixed = np.append(np.full(59, 0.5), np.inf)
+    own = run_of({"f1": mixed, "sas": np.linspace(0, 1, 60)}, clusters, cells)
+    part = audit_page(outcome(own, own)).partition('id="distributions"')[2]
+    assert part.partition("</section>")[0].count("<svg") == 2
+
+
+def test_a_history_says_which_run_a_dot_is() -> None:
+    own = outcome(run(1), run(1, seed=3), n_earlier=3)
+    assert own.profile is not None
+    own.profile.name = "2026-W18"
+    text = audit_page(own)
+    assert re.search(r"<title>mean of a run, 2026-W18 \(2024-05-01\): -?0\.\d+</title>", text)
+    assert text.count("<title>mean of a run, &lt;/script&gt;") == 3
+    assert "this run" in text and ">2026-W18 (2024-05-01)<" in text
 
 
 @pytest.mark.slow

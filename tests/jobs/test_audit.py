@@ -88,6 +88,49 @@ def test_a_spoiled_slice_is_named_and_others_are_not(weeks: Path, tmp_path: Path
     assert len(profiles(tmp_path)) == 3
 
 
+def test_the_slice_without_which_nothing_moved_is_the_cause(weeks: Path, tmp_path: Path) -> None:
+    """Who has the rows asks an audit of the others: it says what was claimed of them."""
+    audited(weeks / "out1", tmp_path, "--by", "topic", "--pin", "--name", "2026-W01")
+    content, said = audited(weeks / "out3", tmp_path, "--name", "2026-W03", expect=3)
+    claim, runs = content["cause"], "2026-W03 (2023-12-05) against 2026-W01 (2023-11-21)"
+    assert (claim["by"], claim["slice"], claim["not_apart"]) == ("topic", "topic=bay", [])
+    assert claim["text"] == "only topic=bay moved; without it nothing did"
+    n_alerts, n_tests = len(content["alerts"]), len(content["tests"])
+    first = f"alert: {claim['text']}: {n_alerts} alerts in {n_tests} tests of {runs}"
+    assert first in said.splitlines()
+    lines = [line for line in said.splitlines() if line.startswith("alert: the ")]
+    assert len(lines) == len(claim["columns"]) == 3 < n_alerts
+    page = (tmp_path / "report" / "audit.html").read_text()
+    assert page.count(">Only topic=bay moved; without it nothing did</h1>") == 1
+    link = os.path.relpath(weeks / "out3" / "report.html", tmp_path / "report")
+    assert f'<a href="{link}">' in page and "qaeval audit · 2026-W03" in page
+    assert content["made"]["name"] == content["run"]["name"] == "2026-W03"
+    assert content["run"]["id"].startswith("20231205T") and content["run"]["id"] not in said
+    without = (pl.col("topic") != "bay", tmp_path / "without")
+    for number, spoiled in ((1, None), (3, "bay")):
+        week(without[1], number, table=a_table(number, spoiled=spoiled).filter(without[0]))
+    audited(without[1] / "out1", without[1], "--by", "topic", "--pin")
+    left, _ = audited(without[1] / "out3", without[1])
+    assert left["status"] == "ok" and left["cause"] is None
+
+
+def test_two_spoiled_slices_have_no_cause_and_names_of_runs(weeks: Path, tmp_path: Path) -> None:
+    week(tmp_path, 4, spoiled="bay cod")
+    audited(weeks / "out1", tmp_path, "--by", "topic", "--pin")
+    content, said = audited(tmp_path / "out4", tmp_path, expect=3)
+    assert content["cause"] is None and "only" not in said.partition("report:")[0]
+    assert {"topic=bay", "topic=cod"} <= {alert["slice"] for alert in content["alerts"]}
+    # Without --name it is that of the folder; a line for each column, and no more.
+    assert "out4 (2023-12-12) against out1 (2023-11-21)" in said
+    assert len([line for line in said.splitlines() if line.startswith("alert: the ")]) == 3
+    without = tmp_path / "without"
+    for number, spoiled in ((1, None), (4, "bay cod")):
+        table = a_table(number, spoiled=spoiled).filter(pl.col("topic") != "bay")
+        week(without, number, table=table)
+    audited(without / "out1", without, "--by", "topic", "--pin")
+    audited(without / "out4", without, expect=3)
+
+
 def test_a_page_shows_the_verdict_and_rows(weeks: Path, tmp_path: Path) -> None:
     def page() -> str:
         return (tmp_path / "report" / "audit.html").read_text()
@@ -96,14 +139,14 @@ def test_a_page_shows_the_verdict_and_rows(weeks: Path, tmp_path: Path) -> None:
     assert question
     audited(weeks / "out1", tmp_path, "--pin", "--by", "topic", "--texts", "20")
     assert_stands_alone(page())
-    assert "First run" in page() and "f1: lowest" in page()
+    assert "First run" in page() and "Lowest f1" in page()
     content, said = audited(weeks / "out3", tmp_path, expect=3)
     assert f"report: {tmp_path / 'report' / 'audit.html'}" in said
     assert_stands_alone(page())
     assert f">{len(content['alerts'])} alerts<" in page()
     assert "the mean of f1 in topic=bay fell" in page() and "quite another text" in page()
     audited(weeks / "out3", tmp_path, "--no-texts", "--warn-only")
-    assert "f1: lowest" in page() and "quite another text" not in page()
+    assert "Lowest f1" in page() and "quite another text" not in page()
     audited(weeks / "out3", tmp_path, "--no-texts", "--texts", "3", expect=2)
 
 
@@ -112,7 +155,7 @@ def test_a_page_without_the_input_says_why_it_shows_no_texts(tmp_path: Path) -> 
     shutil.rmtree(tmp_path / "source1")
     audited(out, tmp_path, "--pin", "--cluster", "topic")
     page = (tmp_path / "report" / "audit.html").read_text()
-    assert "Without texts: the input of this run" in page and "f1: highest" in page
+    assert "Without texts: the input of this run" in page and "Highest f1" in page
 
 
 def test_prometheus_reads_the_gauges(weeks: Path, tmp_path: Path) -> None:

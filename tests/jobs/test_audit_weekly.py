@@ -191,8 +191,15 @@ def test_two_weeks_the_second_one_spoiled_in_one_slice(tmp_path: Path) -> None:
     assert ("f1", "topic=bay") in named
     assert {own for _, own in named} <= {"", "topic=bay"}
     assert {own for own, _ in named} <= {"f1", "f1_precision", "f1_recall"}
-    # What cron mails is enough to know where to look.
+    # What cron mails is enough to know where to look: weeks by name, and one cause.
     assert said.startswith("questions 2026-W02: the data moved; see ")
+    assert "alert: only topic=bay moved; without it nothing did: " in said
+    assert re.search(
+        r"tests of 2026-W02 \([-\d]+\) against 2026-W01 \([-\d]+\)$", said, re.MULTILINE
+    )
+    assert content["cause"]["slice"] == "topic=bay"
+    scored = json.loads((place.srv / "runs" / NAME / "2026-W02" / "run.json").read_text())
+    assert scored["made"]["name"] == content["made"]["name"] == "2026-W02"
     assert "alert: the mean of f1 in topic=bay fell from" in said
     samples = place.samples()
     assert samples["qaeval_audit_alerts"] == [({"audit": NAME}, float(len(content["alerts"])))]

@@ -12,7 +12,8 @@
 #   CONTEXTS     so many contexts are a sample (default 1000)
 #   BY           columns whose values are slices, such as system,topic
 #   TEXTFILES    folder that the textfile collector reads; without one no gauges leave FOLDER
-#   WEEK         default this one, such as 2026-W05; with the same one again the job goes on
+#   WEEK         default this one, such as 2026-W05; with the same one again the job goes on. Pages
+#                and mails call the run so.
 #   AUDIT_CONFIG YAML of tolerances, for qaeval audit --config
 #   SCORE        what starts qaeval score, such as
 #                "ray job submit --address http://head:8265 -- qaeval score"
@@ -56,10 +57,10 @@ mkdir -p "$report" "${log%/*}"
 code=0
 # shellcheck disable=SC2086 # SCORE is a command and its words.
 ${SCORE:-qaeval score} "$input" --out "$out" --set "input.sample_groups=${CONTEXTS:-1000}" \
-  ${BY:+--carry "$BY"} "$@" >>"$log" 2>&1 || code=$?
+  --name "$week" ${BY:+--carry "$BY"} "$@" >>"$log" 2>&1 || code=$?
 if [ "$code" -ne 0 ]; then broke "qaeval score" "$code"; fi
 
-set -- "$out" --history "$history" --to "$report"
+set -- "$out" --history "$history" --to "$report" --name "$week"
 for column in $columns; do set -- "$@" --by "$column"; done
 if [ -n "${AUDIT_CONFIG:-}" ]; then set -- "$@" --config "$AUDIT_CONFIG"; fi
 # The first week is what all others are compared with.

@@ -7,9 +7,10 @@ import sys
 
 from qaeval import command as options
 from qaeval.on_ray.address import announce, job_metadata
+from qaeval_core.audit.outcome import AuditOutcome
 from qaeval_core.audit.output import dry_run_lines, outcome_lines, write_report
 from qaeval_core.audit.request import AuditRequest
-from qaeval_core.audit.run import AuditOutcome, prepare_audit, run_audit
+from qaeval_core.audit.run import prepare_audit, run_audit
 from qaeval_core.configure import ClusterSection
 from qaeval_core.errors import ConfigError, QAEvalError
 from qaeval_core.models.session import available_cpus
