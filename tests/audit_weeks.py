@@ -26,9 +26,10 @@ def week(folder: Path, number: int, *, spoiled: str | None = None, **options: An
     spoiled : str, optional
         Topics whose references are of words that no question has.
     **options
-        ``table`` instead of the week's own; ``carry``; other metrics by name.
+        ``table`` instead of the week's own; ``carry``; ``columns`` of roles; other metrics by name.
     """
     carry = options.pop("carry", ("topic",))
+    columns = {"references": "reference", **options.pop("columns", {})}
     table = options.pop("table", None)
     if table is None:
         table = a_table(number, spoiled=spoiled)
@@ -42,7 +43,7 @@ def week(folder: Path, number: int, *, spoiled: str | None = None, **options: An
         {
             **{f"metrics.{name}.metric": own for name, own in (options or {"f1": "f1"}).items()},
             "input.paths": [str(source)],
-            "input.columns.references": "reference",
+            **{f"input.columns.{role}": name for role, name in columns.items()},
             "output.path": str(out),
             "output.carry": list(carry),
         }

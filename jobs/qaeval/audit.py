@@ -111,7 +111,7 @@ def audit_run(
         option(
             group=arguments.COMPARISON,
             metavar="COLUMN",
-            text="Also compare the rows of each value of this carried column. Repeatable.",
+            text="Also compare the rows of each value of this carried column or role. Repeatable.",
             show_default="as in the reference",
         ),
     ] = None,

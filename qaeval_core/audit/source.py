@@ -108,7 +108,8 @@ def open_source(
     ranges = _ranges(scores)
     watch = _watched(request.watch, schema, ranges)
     notes = [] if watch else ["no column is described as a score: rows are audited alone"]
-    slices = request.by or tuple(by)
+    given_by = request.by or tuple(by)
+    slices = tuple(name if name in schema.names else _role_column(run, name) for name in given_by)
     for name in slices:
         _check_key(schema, name, "--by")
     others = [QUARANTINE_REASON]

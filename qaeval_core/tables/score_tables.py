@@ -158,7 +158,7 @@ def read_keyed(
         If the column is missing, names the nearest; or a key stands there twice.
     """
     frame = read_study([path], text=key if as_written else None, encoding=encoding).frame
-    check_key(frame, key, f"{path}:")
+    check_key(frame, key, path)
     keyed = frame.with_columns(pl.col(key).cast(pl.String)).filter(pl.col(key).is_not_null())
     if keyed[key].n_unique() < keyed.height:
         twice = keyed[key].value_counts().sort("count", key, descending=[True, False])[key][0]

@@ -465,6 +465,14 @@ def test_a_bucket_without_credentials_is_refused_at_once(
     assert f"error: {option} s3://no-keys/audits: no credentials for s3://no-keys" in said
 
 
+def test_slices_may_be_named_by_a_role(tmp_path: Path) -> None:
+    table = a_table(1).rename({"context": "passage"}).with_columns(passage=pl.lit("the one"))
+    own = {"table": table, "carry": ("topic", "passage"), "columns": {"context": "passage"}}
+    out = week(tmp_path, 1, **own)
+    said = audited(out, tmp_path, "--dry-run", "--by", "context", "--cluster", "topic")[1]
+    assert "slices: passage; clusters: topic" in said
+
+
 def test_a_dry_run_writes_nothing(weeks: Path, tmp_path: Path) -> None:
     said = audited(weeks / "out1", tmp_path, "--dry-run", "--by", "topic")[1]
     assert f"{N_ROWS:,} rows of 2 files, in 2 tasks" in said and "clusters: context" in said
