@@ -47,8 +47,9 @@ EPILOG = """Examples:
   qaeval filter s3://bucket/out --to s3://bucket/kept --rank-by roundtrip
 
 Stages run in this order: not sampled, quarantined, undefined, rules, keep,
-duplicates, top-k, quota, and then share, budget or precision. The table
-KEPT/decisions has every input row, and the one reason that dropped it.
+duplicates, top-k, quota, --share-per, and then share, budget or precision.
+The table KEPT/decisions has every input row, and the one reason that
+dropped it.
 
 Exit codes: 0 done; 1 not certified, OUT not complete, or a disk failed;
 2 bad request.

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from qaeval_core.filter.corpus_rows import NO_TWIN, STEP, CorpusRows
 from qaeval_core.filter.groups import decide_groups
 from qaeval_core.filter.order import Cut, at_or_before
-from qaeval_core.filter.quotas import Counted, apply_quota, apply_share
+from qaeval_core.filter.quotas import CountedValues, apply_quota, apply_share
 from qaeval_core.filter.request import FilterRequest
 
 
@@ -48,7 +48,7 @@ def decide(
     request: FilterRequest,
     *,
     near_duplicates: Callable[[], Iterable[tuple[NDArray[np.int64], NDArray[np.int64]]]],
-) -> dict[str, Counted]:
+) -> dict[str, CountedValues]:
     """Run the stages before the last one.
 
     Parameters
@@ -58,7 +58,7 @@ def decide(
 
     Returns
     -------
-    mapping of str to Counted
+    mapping of str to CountedValues
         What ``quota`` and ``share_per`` did to values, as far as they are asked for.
     """
     stages = rows.stages
@@ -67,7 +67,7 @@ def decide(
         drop_found_duplicates(rows, near_duplicates())
     if kind == "exact" or request.top_k is not None:
         decide_groups(rows, has_exact=kind == "exact", top_k=request.top_k)
-    found: dict[str, Counted] = {}
+    found: dict[str, CountedValues] = {}
     if request.quotas is not None and stages.quota is not None:
         found["quota"] = apply_quota(rows, stages.quota, request.quotas, size)
     if stages.share_per is not None and size is not None:

@@ -23,7 +23,7 @@ from qaeval_core.filter.join import put_in_place
 from qaeval_core.filter.labels import LabeledRows, Labels, labeled_rows
 from qaeval_core.filter.learn import Learned, learn_rank, look_up
 from qaeval_core.filter.plan import FilterPlan
-from qaeval_core.filter.quotas import Counted
+from qaeval_core.filter.quotas import CountedValues
 from qaeval_core.filter.row_arrays import local_folder
 from qaeval_core.filter.scan import (
     ScanPlan,
@@ -270,7 +270,7 @@ def _check_undefined(rows: CorpusRows, tasks: Sequence[RangeTask]) -> None:
     )
 
 
-def decide_early(run: Filtering, rows: CorpusRows) -> dict[str, Counted]:
+def decide_early(run: Filtering, rows: CorpusRows) -> dict[str, CountedValues]:
     """Run the stages before the last one."""
 
     def find() -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:

@@ -15,7 +15,7 @@ from qaeval_core.filter.corpus_rows import CorpusRows
 from qaeval_core.filter.filtering import OUTPUTS, Filtering
 from qaeval_core.filter.groups import GroupCounts
 from qaeval_core.filter.join import FileTask, join_file
-from qaeval_core.filter.write import Decisions, Shown, WritePlan, WrittenRange, write_range
+from qaeval_core.filter.write import Decisions, WantedRows, WritePlan, WrittenRange, write_range
 from qaeval_core.schema import COLUMNS_METADATA
 from qaeval_core.storage.path import StoragePath, as_path
 from qaeval_core.tables.corpus import Corpus, RangeTask
@@ -32,7 +32,7 @@ class RangeDecisions(Sequence[tuple[RangeTask, Decisions]]):
     share : uint8 ndarray
         Of `smallest_shares`.
     groups : GroupCounts, optional
-    shown : Shown
+    shown : WantedRows
         Rows of which more is wanted.
     """
 
@@ -42,7 +42,7 @@ class RangeDecisions(Sequence[tuple[RangeTask, Decisions]]):
         rows: CorpusRows,
         share: NDArray[np.uint8],
         groups: GroupCounts | None,
-        shown: Shown,
+        shown: WantedRows,
     ) -> None:
         self._tasks, self._rows, self._share = tasks, rows, share
         self._groups, self._shown = groups, shown
@@ -92,7 +92,7 @@ def write_rows(
     rows: CorpusRows,
     share: NDArray[np.uint8],
     groups: GroupCounts | None,
-    shown: Shown,
+    shown: WantedRows,
     *,
     keeps: bool,
 ) -> tuple[list[WrittenRange], dict[str, dict[str, Any]]]:

@@ -110,12 +110,22 @@ class FilterPlan:
     @property
     def n_bytes(self) -> int:
         """Memory that all rows take on the machine that decides, if they are not mapped."""
-        return (BYTES_PER_ROW + self._more_bytes) * self.corpus.n_rows
+        return self.bytes_per_row * self.corpus.n_rows
 
     @property
     def n_mapped_bytes(self) -> int:
         """Disk that they take there, if they are mapped."""
-        return (MAPPED_BYTES_PER_ROW + self._more_bytes) * self.corpus.n_rows
+        return self.mapped_bytes_per_row * self.corpus.n_rows
+
+    @property
+    def bytes_per_row(self) -> int:
+        """Memory of a row."""
+        return BYTES_PER_ROW + self._more_bytes
+
+    @property
+    def mapped_bytes_per_row(self) -> int:
+        """Disk of a row."""
+        return MAPPED_BYTES_PER_ROW + self._more_bytes
 
     @property
     def _more_bytes(self) -> int:

@@ -26,7 +26,7 @@ _ODD = 0x9E3779B97F4A7C15
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Counts:
+class QuotaCounts:
     """Rows of a value, or of several: that reach a stage, may stay, and do."""
 
     n_reaching: int
@@ -44,25 +44,25 @@ class Counts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Counted:
+class CountedValues:
     """What a stage did to the values of a column.
 
     Attributes
     ----------
     n_values, n_short : int
         Values that reach it, and those with fewer rows than they may have.
-    told : mapping of row to Counts
+    told : mapping of row to QuotaCounts
         Of the values of the most rows; by a row that has the value.
-    all, others : Counts
+    all, others : QuotaCounts
         Of all values, and of those that are not told.
     """
 
     column: str
     n_values: int
     n_short: int
-    told: Mapping[int, Counts]
-    all: Counts
-    others: Counts
+    told: Mapping[int, QuotaCounts]
+    all: QuotaCounts
+    others: QuotaCounts
 
     def content(self, names: Mapping[tuple[int, str], str | None]) -> dict[str, Any]:
         """Return what filter.json says, with the texts of values by row and column."""
@@ -92,7 +92,7 @@ def n_of(size: Fraction | int, n_rows: int) -> int:
 
 def apply_quota(
     rows: CorpusRows, column: str, quota: Quota, size: Fraction | int | None
-) -> Counted:
+) -> CountedValues:
     """Drop rows that a value of a quota's column has too many.
 
     Parameters
@@ -122,7 +122,7 @@ def apply_quota(
 
 def apply_share(
     rows: CorpusRows, column: str, size: Fraction | int, *, seed: int, reason: str
-) -> Counted:
+) -> CountedValues:
     """Keep a share of the rows of each value of a column, or divide a budget in proportion."""
     reaching = _reaching(rows, column)
     total = int(reaching.sum())
@@ -158,7 +158,7 @@ def largest_remainders(
     exact = [each * int(size) for size in known]
     rests = [part - int(part) for part in exact]
     places = {rest: place for place, rest in enumerate(sorted(set(rests), reverse=True))}
-    shares = np.array([int(part) for part in exact], np.int64)[kinds]
+    shares: NDArray[np.int64] = np.array([int(part) for part in exact], np.int64)[kinds]
     place = np.array([places[rest] for rest in rests], kinds.dtype)[kinds]
     left = n - int(shares.sum())
     ends = np.cumsum(np.bincount(place))
@@ -199,7 +199,7 @@ def _keep_allowed(
     allowed: NDArray[np.int64],
     *,
     reason: str,
-) -> Counted:
+) -> CountedValues:
     """Drop the rows of each value behind its best ones."""
     rows.value = rows.values[column].code
     # Sorted together where they are few; of more the cut is found without a copy.
@@ -270,13 +270,13 @@ def _is_tied(
 
 def _counted(
     rows: CorpusRows, column: str, reaching: NDArray[np.int64], allowed: NDArray[np.int64]
-) -> Counted:
+) -> CountedValues:
     """Return what was counted; values of the most rows are told, equal ones by hash."""
     kept = np.minimum(reaching, allowed)
 
-    def counts(chosen: NDArray[np.intp] | slice) -> Counts:
+    def counts(chosen: NDArray[np.intp] | slice) -> QuotaCounts:
         n = [int(own[chosen].sum()) for own in (reaching, allowed, kept)]
-        return Counts(n_reaching=n[0], n_allowed=n[1], n_kept=n[2])
+        return QuotaCounts(n_reaching=n[0], n_allowed=n[1], n_kept=n[2])
 
     there = np.flatnonzero(reaching)
     told, order = there, _order(rows, column, 0)
@@ -288,7 +288,7 @@ def _counted(
     others = np.ones(len(reaching), dtype=bool)
     others[told] = False
     row_of = _rows_of(rows, told)
-    return Counted(
+    return CountedValues(
         column=column,
         n_values=len(there),
         n_short=int(np.count_nonzero(kept < allowed)),

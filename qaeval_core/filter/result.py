@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from qaeval_core.filter.corpus_rows import BYTES_PER_ROW, MAPPED_BYTES_PER_ROW, CorpusRows
+from qaeval_core.filter.corpus_rows import CorpusRows
 from qaeval_core.filter.evidence import Evidence
 from qaeval_core.filter.labels import Labels, differ_lines, labels_of
 from qaeval_core.filter.looks import Account
 from qaeval_core.filter.order import Cut
 from qaeval_core.filter.plan import FilterPlan
-from qaeval_core.filter.quotas import Counted, n_of
+from qaeval_core.filter.quotas import CountedValues, n_of
 from qaeval_core.filter.request import FilterRequest
 from qaeval_core.filter.row_arrays import are_mapped
 from qaeval_core.filter.scan import n_buckets
@@ -52,7 +52,7 @@ class FilterOutcome:
     ----------
     cut : Cut, optional
         The last row that is kept; None if none is.
-    counted : mapping of str to Counted
+    counted : mapping of str to CountedValues
         What ``quota`` and ``share_per`` did to values.
     names : mapping of (row, column) to text
         Of the values that are told.
@@ -69,7 +69,7 @@ class FilterOutcome:
     evidence: Evidence | None
     account: Account
     is_certified: bool
-    counted: Mapping[str, Counted]
+    counted: Mapping[str, CountedValues]
     names: Mapping[tuple[int, str], str | None]
     learned: LearnedRank | None
     sums: MetricSums
@@ -400,9 +400,11 @@ def dry_run_lines(plan: FilterPlan) -> Iterator[str]:
     yield f"stages: {', '.join(_stage_names(plan))}"
     if are_mapped(plan.n_bytes):
         n_bytes = plan.n_mapped_bytes
-        yield f"disk here: {n_bytes / 1e6:,.1f} MB, {MAPPED_BYTES_PER_ROW} bytes a row at most"
+        yield f"disk here: {n_bytes / 1e6:,.1f} MB, {plan.mapped_bytes_per_row} bytes a row at most"
     else:
-        yield f"memory here: {plan.n_bytes / 1e6:,.1f} MB, {BYTES_PER_ROW} bytes a row"
+        yield f"memory here: {plan.n_bytes / 1e6:,.1f} MB, {plan.bytes_per_row} bytes a row"
+    if stages.counted:
+        yield f"values of {' and of '.join(stages.counted)} are counted: some 100 bytes each"
     if stages.duplicates.kind == "rouge_l":
         n_bytes = _column_bytes(plan, str(stages.question))
         yield (

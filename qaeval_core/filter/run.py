@@ -29,13 +29,13 @@ from qaeval_core.filter.order import Cut
 from qaeval_core.filter.output import write_rows, write_yields
 from qaeval_core.filter.page import filter_page
 from qaeval_core.filter.plan import FilterPlan, make_plan
-from qaeval_core.filter.quotas import Counted, n_of
+from qaeval_core.filter.quotas import CountedValues, n_of
 from qaeval_core.filter.request import FilterRequest
 from qaeval_core.filter.result import FilterOutcome, FilterResult, labels_line, result_content
 from qaeval_core.filter.row_arrays import are_mapped, check_room
 from qaeval_core.filter.shares import Shares, make_shares, smallest_shares
 from qaeval_core.filter.sheet import write_sheet
-from qaeval_core.filter.write import MetricSums, Shown
+from qaeval_core.filter.write import MetricSums, WantedRows
 from qaeval_core.filter.yields import yield_table
 from qaeval_core.made import Made
 from qaeval_core.pages.heading import link_to
@@ -243,7 +243,7 @@ def _weigh(
 def _choose_and_write(
     run: Filtering,
     rows: CorpusRows,
-    counted: Mapping[str, Counted],
+    counted: Mapping[str, CountedValues],
     labeled: LabeledRows | None,
     learned: Learned | None,
     *,
@@ -261,7 +261,7 @@ def _choose_and_write(
     keep_best(rows, cut)
     groups = count_groups(rows)
     examples = ExampleRows.of(rows, margin, labeled if choice.is_certified else None)
-    shown = Shown(
+    shown = WantedRows(
         examples.rows, [(row, own.column) for own in counted.values() for row in own.told]
     )
     written, sizes = write_rows(run, rows, share, groups, shown, keeps=choice.is_certified)

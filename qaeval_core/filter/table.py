@@ -76,9 +76,9 @@ def filter_table(
         Columns to learn the rank from.
     **options
         Those of `FilterRequest`: rules, rank_by, near_duplicates, group, top_k, share, budget,
-        quota, undefined, precision, labels, label, confidence, seed. ``labels`` is a table, a
-        file of one, or a column of this table, whose nulls are rows that nobody labeled; or a list
-        of these, one for each rater.
+        share_per, quota, undefined, precision, labels, label, confidence, seed. ``labels`` is a
+        table, a file of one, or a column of this table, whose nulls are rows that nobody labeled;
+        or a list of these, one for each rater.
 
     Returns
     -------

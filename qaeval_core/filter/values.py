@@ -10,10 +10,16 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import DTypeLike, NDArray
+
+from qaeval_core.schema import is_list
+from qaeval_core.text.column_hashes import text_column
 
 _STEP = 1 << 20
 _MAX_SHORT = 1 << 16
+# Of a value that is shown.
+_MAX_CHARS = 200
 
 
 class ValueCodes(NamedTuple):
@@ -96,3 +102,15 @@ class RowValues:
         found = np.empty_like(self._hashes)
         found[self._numbers] = self._hashes
         return found
+
+
+def value_text(column: pa.ChunkedArray) -> str | None:
+    """Return the text of the one value of a column, cut where it is long."""
+    if is_list(column.type):
+        passages = column[0].as_py()
+        text = None if passages is None else " ".join(passage or "" for passage in passages)
+    else:
+        text = text_column(column)[0].as_py()
+    if text is None or len(text) <= _MAX_CHARS:
+        return text
+    return f"{text[:_MAX_CHARS]}..."

@@ -19,16 +19,16 @@ from qaeval_core.filter.corpus_rows import NO_TWIN
 from qaeval_core.filter.facts import KEPT
 from qaeval_core.filter.order import Cut, at_or_before
 from qaeval_core.filter.scan import IdsAside
+from qaeval_core.filter.values import value_text
 from qaeval_core.pages.marked import marked_texts
 from qaeval_core.planning.inputs import InputFile
-from qaeval_core.schema import COLUMNS_METADATA, is_json, is_list
+from qaeval_core.schema import COLUMNS_METADATA, is_json
 from qaeval_core.stats.certificate import N_SHARES
 from qaeval_core.storage.path import StoragePath, as_path
 from qaeval_core.storage.retry import Outages
 from qaeval_core.store.lock import Tenure
 from qaeval_core.tables.corpus import RangeTask
 from qaeval_core.tables.range_reader import RangeReader, RangeRows
-from qaeval_core.text.column_hashes import text_column
 from qaeval_core.text.plain_columns import column_at, column_type
 
 DECISIONS_SCHEMA = pa.schema(
@@ -46,7 +46,6 @@ _ROWS_PER_GROUP = 1 << 16
 _GROUP_BYTES = 64 << 20
 NO_BIN = 255
 N_BINS = 20
-MAX_VALUE_CHARS = 200
 # Of a text that an example shows, and of a context before the answer.
 _MAX_CHARS, _BEFORE_MARK = 1_000, 300
 
@@ -103,15 +102,15 @@ class WritePlan:
         return rank if self.higher_is_better else 0.0 - rank  # Not -0.
 
 
-class Shown(NamedTuple):
+class WantedRows(NamedTuple):
     """Rows of which more is wanted: examples' texts, and values by row and column."""
 
     examples: Sequence[int] = ()
     values: Sequence[tuple[int, str]] = ()
 
-    def among(self, rows: slice) -> Shown:
+    def among(self, rows: slice) -> WantedRows:
         """Return those that are among some rows."""
-        return Shown(
+        return WantedRows(
             [row for row in self.examples if rows.start <= row < rows.stop],
             [own for own in self.values if rows.start <= own[0] < rows.stop],
         )
@@ -126,7 +125,7 @@ class Decisions:
     share : uint8 ndarray
         The smallest of the kept shares that has the row; ``NO_BIN`` of rows that an earlier stage
         dropped.
-    shown : Shown
+    shown : WantedRows
         Rows, over the whole corpus, of which more is wanted.
     """
 
@@ -136,7 +135,7 @@ class Decisions:
     twin: NDArray[np.int64] | None = None
     group_size: NDArray[np.uint32] | None = None
     group_kept: NDArray[np.uint32] | None = None
-    shown: Shown = field(default_factory=Shown)
+    shown: WantedRows = field(default_factory=WantedRows)
 
 
 @dataclass(slots=True)
@@ -465,19 +464,7 @@ def _add_names(
     for row, name in decisions.shown.values:
         if first <= row < first + part.rows.n_rows:
             value = column_at(part.table, name).slice(row - first, 1)
-            written.names[row, name] = _value_text(value)
-
-
-def _value_text(column: pa.ChunkedArray) -> str | None:
-    """Return the text of the one value of a column, cut where it is long."""
-    if is_list(column.type):
-        passages = column[0].as_py()
-        text = None if passages is None else " ".join(passage or "" for passage in passages)
-    else:
-        text = text_column(column)[0].as_py()
-    if text is None or len(text) <= MAX_VALUE_CHARS:
-        return text
-    return f"{text[:MAX_VALUE_CHARS]}..."
+            written.names[row, name] = value_text(value)
 
 
 def share_of_rows(

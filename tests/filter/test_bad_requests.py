@@ -256,7 +256,7 @@ LABELS = [
     (lambda ids: pl.DataFrame({"id": ["q1", "q1"], "good": [1, 0]}),
      "'q1' ... QA0313"),
     (lambda ids: pl.DataFrame({"ids": ids[:9], "good": [1] * 9}),
-     "no column 'id'; did you mean 'ids'?"),
+     "labels.parquet: no column 'id'; did you mean 'ids'?"),
     (lambda ids: pl.DataFrame({"id": ids[:9], "goot": [1] * 9}),
      "no column 'good'; did you mean 'goot'?"),
     (lambda ids: pl.DataFrame({"id": ids[:9], "good": pl.Series([None] * 9, dtype=pl.Int64)}),

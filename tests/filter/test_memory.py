@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from numpy.typing import DTypeLike, NDArray
 
-from qaeval_core.filter import corpus_rows, decide, groups, order, quotas, shares
+from qaeval_core.filter import corpus_rows, decide, groups, order, quotas, shares, values
 from qaeval_core.filter.corpus_rows import BYTES_PER_ROW, MAPPED_BYTES_PER_ROW, CorpusRows
 from qaeval_core.filter.facts import ColumnRank, Facts, Stages
 from qaeval_core.filter.request import FilterRequest
@@ -34,6 +34,7 @@ def scanned(
         duplicates=request.duplicates,
         group="context" if is_grouped else None,
         quota="topic" if request.quota else None,
+        share_per="passage" if request.share_per else None,
     )
     rows, rng = CorpusRows(n_rows, stages, folder=folder), np.random.default_rng(0)
     for start in range(0, n_rows, 1 << 14):
@@ -42,7 +43,8 @@ def scanned(
         facts.tie = (number + np.uint64(1)) * SPREAD
         facts.group = number // np.uint64(5) * SPREAD
         facts.question = number // np.uint64(2) * SPREAD
-        facts.values = {name: ValueCodes.of(number % np.uint64(3)) for name in stages.counted}
+        value = {"topic": number % np.uint64(3), "passage": number // np.uint64(3) * SPREAD}
+        facts.values = {name: ValueCodes.of(value[name]) for name in stages.counted}
         rows.put(start, facts)
     return rows
 
@@ -112,6 +114,7 @@ CASES = [
     ({"near_duplicates": "exact", "top_k": 2}, True, 34),
     ({"near_duplicates": "rouge_l=0.7", "top_k": 2}, True, 34),
     ({"near_duplicates": "exact", "top_k": 2, "quota": "topic=100000"}, True, 36),
+    ({"near_duplicates": "exact", "top_k": 2, "quota": "topic=20000"}, True, 36),
 ]
 
 
@@ -138,6 +141,28 @@ def test_forty_bytes_a_row_are_enough_and_on_disk_one(
     )
     assert arrays == n_bytes * many
     assert (most - least) / (many - few) <= (1 if is_mapped else BYTES_PER_ROW)
+
+
+def test_a_hundred_bytes_a_value_are_enough(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its text was held, and each was looked for among all rows. The rows lie on disk here."""
+    monkeypatch.setattr(corpus_rows, "_ROWS_PER_BUCKET", 1 << 12)
+    for module in (corpus_rows, groups, quotas):
+        monkeypatch.setattr(module, "STEP", 1 << 14)
+    monkeypatch.setattr(values, "_STEP", 1 << 14)
+    request = FilterRequest(near_duplicates="none", share="0.6", share_per="passage")
+    most = []
+    for n_rows in (300_000, 900_000):
+        tracemalloc.start()
+        try:
+            rows = scanned(n_rows, request, is_grouped=False, folder=tmp_path)
+            found = decide.decide(rows, request, near_duplicates=lambda: near(0))["share_per"]
+            most.append(tracemalloc.get_traced_memory()[1])
+        finally:
+            tracemalloc.stop()
+        assert (found.n_values, found.all.n_kept) == (n_rows // 3, n_rows * 6 // 10)
+    assert (most[1] - most[0]) / 200_000 <= 100
 
 
 def test_eighty_bytes_a_row_of_disk_are_enough(

@@ -10,7 +10,7 @@ import polars as pl
 import pytest
 
 from filter_corpora import filtered
-from qaeval_core.errors import SchemaError
+from qaeval_core.errors import QAEvalError, SchemaError
 
 N_GROUPS, GROUP_SIZE = 40, 5
 
@@ -61,13 +61,67 @@ def test_unknown_columns_and_orders_are_named(out: Path, tmp_path: Path, rank: s
         kept_of(out, tmp_path / "kept", rank_by=rank)
 
 
-def test_a_quota_may_name_a_role(out: Path, tmp_path: Path) -> None:
-    by_role, content, _ = kept_of(out, tmp_path / "role", quota="context=1")
-    by_name, _, _ = kept_of(out, tmp_path / "name", quota="text=1")
-    assert by_role == by_name and len(by_role) == N_GROUPS + 1
-    assert content["columns"]["quota"] == "text"
-    with pytest.raises(SchemaError, match=r"--quota: no column 'contexts'.*QA0305"):
-        kept_of(out, tmp_path / "none", quota="contexts=1")
+BY_ROLE: list[tuple[dict[str, Any], dict[str, Any]]] = [
+    ({"quota": "context=1"}, {"quota": "text=1"}),
+    ({"share": "0.3", "share_per": "context"}, {"share": "0.3", "share_per": "text"}),
+    ({"group": "context", "top_k": 2}, {"group": "text", "top_k": 2}),
+    ({"keep": ("context <> 'alone'",)}, {"keep": ("text <> 'alone'",)}),
+    (
+        {"keep": ("length(context) > 9 and id <> 'q60'",)},
+        {"keep": ("length(text) > 9 and id <> 'q60'",)},
+    ),
+    ({"quota": "id=1", "share": "0.5"}, {"share": "0.5"}),
+]
+
+
+@pytest.mark.parametrize(("by_role", "by_name"), BY_ROLE)
+def test_roles_name_columns(
+    out: Path, tmp_path: Path, by_role: dict[str, Any], by_name: dict[str, Any]
+) -> None:
+    ids, content, _ = kept_of(out, tmp_path / "role", **by_role)
+    same, _, _ = kept_of(out, tmp_path / "name", **by_name)
+    assert ids == same and 0 < len(ids) < N_GROUPS * GROUP_SIZE + 1
+    for name in ("quota", "share_per", "group"):
+        if str(by_role.get(name)).startswith("context"):
+            assert content["columns"][name] == "text"
+
+
+def test_the_role_of_an_id_has_its_name_in_conditions(tmp_path: Path) -> None:
+    frame = pl.DataFrame({"key": [None, "a", "b"], "s": [1, 2, 3], "asked": ["x", None, "y"]})
+    frame.write_parquet(tmp_path / "rows.parquet")
+    result, _ = filtered(
+        tmp_path / "rows.parquet", tmp_path / "kept", rank_by="s",
+        columns={"id": "key", "question": "asked"},
+        keep=("question = 'x' or question = 'y'", "id <> 'b'"),
+    )  # fmt: skip
+    # What SQL calls unknown is named by its column.
+    reasons = {"undefined_key": 1, "undefined_asked": 1, "keep": 1}
+    assert result.content["reasons"] == reasons
+
+
+def test_conditions_read_a_column_of_that_name_before_a_role(tmp_path: Path) -> None:
+    texts = {"context": ["x", "y"], "text": ["y", "x"]}
+    pl.DataFrame({"id": ["q0", "q1"], "s": [1, 2], **texts}).write_parquet(tmp_path / "a.parquet")
+    ids, _, _ = kept_of(tmp_path / "a.parquet", tmp_path / "kept", keep=("context = 'x'",))
+    assert ids == ["q0"]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"quota": "contexts=1"}, "--quota: no column 'contexts'; did you mean 'context'"),
+        ({"share": 1, "share_per": "contexts"}, "--share-per: no column 'contexts'; did you mean"),
+        ({"group": "contexts"}, "--group: no column 'contexts'; did you mean 'context'"),
+        ({"group": "tex"}, "--group: no column 'tex'; did you mean 'text'"),
+        ({"keep": ("contexts <> ''",)}, "no column 'contexts'; did you mean 'context'"),
+    ],
+)
+def test_roles_are_among_the_names_that_are_near(
+    out: Path, tmp_path: Path, options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(QAEvalError) as raised:
+        kept_of(out, tmp_path / "kept", **options)
+    assert message in str(raised.value)
 
 
 @pytest.mark.parametrize(
