@@ -111,7 +111,7 @@ def correlate(
             group=arguments.METRICS,
             metavar="COLUMNS",
             text="Comma-separated score columns.",
-            show_default="all scores of the run",
+            show_default="all scores of the run but counts",
         ),
     ] = None,
     subset: Annotated[

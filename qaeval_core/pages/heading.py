@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import posixpath
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from urllib.parse import quote
 
 from qaeval_core.made import Made
 from qaeval_core.pages.html import Tone, escaped, within
+from qaeval_core.profile.run_profile import PAGE
 from qaeval_core.storage.path import AnyPath, as_path
 
 _MOST_CHARS = 600
-_N_NAMED = 3
+_N_NAMED, _N_LINKS = 3, 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +98,17 @@ def _tile(tile: Tile) -> str:
         f'<div class="tile"><span class="soft">{escaped(tile.label)}</span>'
         f'<b class="{tile.tone}">{escaped(tile.value)}</b>{more}</div>'
     )
+
+
+def report_links(page: AnyPath, outs: Mapping[str, AnyPath]) -> list[tuple[str, str]]:
+    """Return links to the reports of runs by their names; a table without a report has none."""
+    found = []
+    for name, out in itertools.islice(outs.items(), _N_LINKS):
+        report = as_path(out) / PAGE
+        address = link_to(page, report) if report.is_file() else None
+        if address is not None:
+            found.append((name, address))
+    return found
 
 
 def link_to(page: AnyPath, other: AnyPath) -> str | None:

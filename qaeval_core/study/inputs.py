@@ -189,6 +189,8 @@ def _values_of(table: StudyTable, role: str, request: StudyRequest) -> pl.Series
 def choose_metrics(table: StudyTable, names: Sequence[str]) -> list[str]:
     """Return the columns to judge: the named ones, else those that the metadata call scores.
 
+    Without names, those of `no_metrics` are left out.
+
     Raises
     ------
     SchemaError
@@ -200,10 +202,11 @@ def choose_metrics(table: StudyTable, names: Sequence[str]) -> list[str]:
         check_numeric(table.frame, name, "--metrics")
     if names:
         return list(dict.fromkeys(names))
+    aside = no_metrics(table)
     known = [
         name
         for name in table.described
-        if name in table.frame.columns and is_numeric(table.frame, name)
+        if name in table.frame.columns and is_numeric(table.frame, name) and name not in aside
     ]
     if not known:
         numeric = [name for name in table.frame.columns if is_numeric(table.frame, name)]
@@ -212,6 +215,24 @@ def choose_metrics(table: StudyTable, names: Sequence[str]) -> list[str]:
             f"{', '.join(numeric) or 'none'} [QA0314]"
         )
     return known
+
+
+def no_metrics(table: StudyTable) -> list[str]:
+    """Return described columns that say nothing of quality, or what another one says.
+
+    They are counts, such as ``sas_truncated``, which are integers beside a metric's own score. And
+    they are raw values beside the same ones on their scale, such as ``qrelscore_lrm_raw``.
+    """
+    return [
+        name
+        for name, own in table.described.items()
+        if name in table.frame.columns
+        and own.output
+        and (
+            table.frame[name].dtype.is_integer()
+            or (own.output.endswith("_raw") and name.removesuffix("_raw") in table.described)
+        )
+    ]
 
 
 def cluster_codes(frame: pl.DataFrame, column: str) -> NDArray[np.intp]:

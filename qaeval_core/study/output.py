@@ -8,6 +8,8 @@ from dataclasses import asdict
 from importlib import metadata
 from typing import Any
 
+from qaeval_core.made import Made
+from qaeval_core.pages.heading import report_links
 from qaeval_core.storage.path import StoragePath
 from qaeval_core.study.page import study_page
 from qaeval_core.study.records import TABLES, Study
@@ -73,9 +75,12 @@ def write_study(study: Study, out: StoragePath) -> list[StoragePath]:
             buffer = io.BytesIO()
             table.write_parquet(buffer)
             paths[-1].put(buffer.getvalue())
-    content = study_content(study)
+    made = Made.now(out.name)
+    content = study_content(study) | {"made": made.content()}
     paths += [out / PAGE, out / "report.json"]
-    paths[-2].put(study_page(study, content["environment"]).encode())
+    links = report_links(paths[-2], {f"Report of {own}": own for own in study.request.scores})
+    page = study_page(study, content["environment"], made=made, links=links)
+    paths[-2].put(page.encode())
     paths[-1].put_json(content)
     return paths
 

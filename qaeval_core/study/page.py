@@ -13,9 +13,11 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from qaeval_core.made import Made
 from qaeval_core.pages import chart_grids as svg_grid
 from qaeval_core.pages import charts as svg
 from qaeval_core.pages.chart_grids import Box
+from qaeval_core.pages.heading import Tile, heading
 from qaeval_core.pages.html import (
     Fields,
     Passage,
@@ -30,11 +32,16 @@ from qaeval_core.pages.html import (
     shown,
     within,
 )
-from qaeval_core.study.records import ALL_ROWS, Statistic, Study
-from qaeval_core.study.sections import Shown, reason_shown, rows_shown, sections
+from qaeval_core.study.records import ALL_ROWS, SEGMENT, Statistic, Study
+from qaeval_core.study.sections import Shown, number, reason_shown, rows_shown, sections
 
 MAX_LEVELS = 10  # of a rating, before it is cut into bins
 N_BINS = 5
+_N_OPEN_BOXES = 12
+# Lines of charts that are open, so that a page stays low on a phone; a table is as high as 24.
+_N_OPEN_LINES, _TABLE_LINES = 600, 24
+_N_OPEN_REMARKS = 3
+_TITLE_CHARS = 120
 _LEVELS = (0.05, 0.25, 0.5, 0.75, 0.95)
 
 MAX_BYTES = 300_000
@@ -64,6 +71,8 @@ class _Content:
     tables: Mapping[str, Sequence[Shown]]
     boxes: _Boxes
     environment: Mapping[str, Any]
+    made: Made
+    links: Sequence[tuple[str, str]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +94,13 @@ _ROOMS = (
 )
 
 
-def study_page(study: Study, environment: Mapping[str, Any]) -> str:
+def study_page(
+    study: Study,
+    environment: Mapping[str, Any],
+    *,
+    made: Made | None = None,
+    links: Sequence[tuple[str, str]] = (),
+) -> str:
     """Return the page, of less than 300 kB.
 
     Parameters
@@ -93,11 +108,16 @@ def study_page(study: Study, environment: Mapping[str, Any]) -> str:
     study : Study
     environment : mapping
         Versions, as report.json has them.
+    made : Made, optional
+        Default now.
+    links : sequence of (title, address)
+        Pages of the runs whose scores these are.
     """
     found = {table: list(sections(study, table)) for table in _TITLES}
-    content = _Content(study, found, _all_boxes(study), environment)
+    made = made or Made.now("")
+    content = _Content(study, found, _all_boxes(study), environment, made, links)
     for room in _ROOMS:
-        text = page("qaeval correlate", [_head(study, room)], list(_sections(content, room)))
+        text = page("qaeval correlate", _head(content, room), list(_sections(content, room)))
         if len(text.encode()) < MAX_BYTES:
             break
     return text
@@ -105,44 +125,116 @@ def study_page(study: Study, environment: Mapping[str, Any]) -> str:
 
 def _all_boxes(study: Study) -> _Boxes:
     """Return what any page may show: scores are sorted once, not for each size of page."""
-    room = _ROOMS[0]
+    room, metrics = _ROOMS[0], [one.metric for one in _best_first(study, study.request.human[0])]
+    # A metric that nothing was found of comes last.
+    metrics = list(dict.fromkeys([*metrics, *study.metrics]))[: room.n_boxes]
     return {
-        human: {
-            name: rating_boxes(study.scores[name], own) for name in study.metrics[: room.n_boxes]
-        }
+        human: {name: rating_boxes(study.scores[name], own) for name in metrics}
         for human, own in list(study.ratings.items())[: room.n_tables]
     }
 
 
+def _best_first(study: Study, human: str) -> list[Statistic]:
+    """Return the first coefficient of each metric over all rows, that which agrees best first."""
+    found: dict[str, Statistic] = {}
+    for one in study.of("correlations"):
+        if (one.human, one.subset, one.level) == (human, ALL_ROWS, SEGMENT):
+            found.setdefault(one.metric, one)
+    return sorted(found.values(), key=lambda one: -one.agreement)
+
+
 def _sections(content: _Content, room: _StudyRoom) -> Iterator[Section]:
+    opened = _opened(content, room)
     for table, title in _TITLES.items():
         if content.tables[table]:
-            yield Section(title, list(_tables(table, content.tables[table], room)))
+            yield Section(title, list(_tables(table, content.tables[table], room, opened[table])))
     yield Section("Scores by rating", list(_ratings(content, room)))
     yield Section("How it was made", list(_origin(content, room)))
 
 
-def _head(study: Study, room: _StudyRoom) -> str:
-    human = within(", ".join(study.request.human), room.n_chars)
-    metrics = within(", ".join(study.metrics), room.n_chars)
-    lines = [f"<h1>{study.n_rows:,} rows: metrics against {escaped(human)}</h1>"]
-    notes = [within(note, room.n_chars) for note in study.notes]
-    remarks = [f"Metrics: {metrics}", *notes[: room.n_rows]]
-    lines += [block_html(Passage(remark, tone="soft")) for remark in remarks]
-    return "\n".join([*lines, left_out(len(notes) - room.n_rows, "notes")])
+def _head(content: _Content, room: _StudyRoom) -> list[str]:
+    study = content.study
+    human = within(", ".join(study.request.human), min(room.n_chars, _TITLE_CHARS))
+    shown = heading(
+        "correlate",
+        f"Which metrics agree with {human}",
+        content.made,
+        tiles=list(_tiles(study, min(room.n_chars, _TITLE_CHARS))),
+        data=[*study.request.scores, *filter(None, [study.request.ratings])],
+        links=content.links,
+    )
+    metrics = within(f"Metrics: {', '.join(study.metrics)}", min(room.n_chars, 400))
+    return [
+        *shown,
+        block_html(Passage(metrics, tone="soft")),
+        *_remarks(study.notes, room, "notes"),
+    ]
 
 
-def _tables(table: str, found: Sequence[Shown], room: _StudyRoom) -> Iterator[str]:
-    """Yield the tables of one kind: of all rows open, of subsets folded."""
+def _tiles(study: Study, n_chars: int) -> Iterator[Tile]:
+    yield Tile("Rows", shown(study.n_rows))
+    yield Tile("Metrics", shown(len(study.metrics)))
+    for human in study.request.human[:4]:
+        name = within(human, n_chars)
+        best = next(iter(_best_first(study, human)), None)
+        if best is None or np.isnan(best.value):
+            yield Tile(f"Best for {name}", "none", "no correlation is defined")
+            continue
+        lower = "" if best.higher_is_better else ", lower is better"
+        said = f"r {_plain(number(best.value, best.low, best.high, reason=None))}{lower}"
+        yield Tile(f"Best for {name}", within(best.metric, n_chars), said)
+
+
+def _remarks(remarks: Sequence[str], room: _StudyRoom, what: str) -> list[str]:
+    """Return the first remarks, and the others folded."""
+    shown = [
+        block_html(Passage(within(own, min(room.n_chars, 400)), tone="soft"))
+        for own in remarks[: room.n_rows]
+    ]
+    more = [*shown[_N_OPEN_REMARKS:], left_out(len(remarks) - room.n_rows, what)]
+    folded = details(f"{len(remarks) - _N_OPEN_REMARKS:,} more {what}", "\n".join(more))
+    return [*shown[:_N_OPEN_REMARKS], *([folded] if len(remarks) > _N_OPEN_REMARKS else [])]
+
+
+def _opened(content: _Content, room: _StudyRoom) -> dict[str, int]:
+    """Return how many tables of each kind are open: of all rows, and as many as are not too high.
+
+    The first of each kind is.
+    """
+    tables = {name: own for name, own in content.tables.items() if own}
+    opened = dict.fromkeys(tables, 1)
+    n_left = _N_OPEN_LINES - sum(_n_lines(own[0], room) for own in tables.values())
+    for name, found in tables.items():
+        for own in found[1 : room.n_tables]:
+            n_left -= _n_lines(own, room)
+            if n_left < 0 or own.first.subset != ALL_ROWS:
+                break
+            opened[name] += 1
+    return opened
+
+
+def _n_lines(own: Shown, room: _StudyRoom) -> int:
+    return _TABLE_LINES + min(len(own.groups), room.n_rows) * len(own.groups[0])
+
+
+def _tables(table: str, found: Sequence[Shown], room: _StudyRoom, n_open: int) -> Iterator[str]:
+    """Yield the tables of one kind: the first ones open, the others folded."""
     x_range = _x_range(table, found[: room.n_tables])
-    for own in found[: room.n_tables]:
+    folded = []
+    for i, own in enumerate(found[: room.n_tables]):
         parts = [_figures(table, own, room, x_range), _table(own, room)]
-        remarks = [within(remark, room.n_chars) for remark in own.remarks[: room.n_rows]]
-        parts += [block_html(Passage(remark, tone="soft")) for remark in remarks]
-        title, inner = within(_place(own.first), room.n_chars), "\n".join(parts)
-        is_open = own.first.subset == ALL_ROWS
-        yield f"<h3>{escaped(title)}</h3>\n{inner}" if is_open else details(title, inner)
-    yield from filter(None, [left_out(len(found) - room.n_tables, "tables of subsets")])
+        parts += _remarks(own.remarks, room, "remarks")
+        title = within(_place(own.first), min(room.n_chars, _TITLE_CHARS))
+        inner = "\n".join(parts)
+        if i < n_open:
+            yield f"<h3>{escaped(title)}</h3>\n{inner}"
+        else:
+            folded.append(details(title, inner))
+    more = left_out(len(found) - room.n_tables, "tables of subsets")
+    if len(folded) > _N_OPEN_BOXES:
+        yield details(f"{len(folded):,} more tables", "\n".join([*folded, more]))
+    else:
+        yield from filter(None, [*folded, more])
 
 
 def _place(one: Statistic) -> str:
@@ -267,22 +359,38 @@ def _ratings(content: _Content, room: _StudyRoom) -> Iterator[str]:
         "dot: mean."
     )
     yield block_html(Passage(said, tone="soft"))
-    for human, own in list(content.boxes.items())[: room.n_tables]:
-        boxes = dict(list(own.items())[: room.n_boxes])
-        yield f"<h3>{escaped(within(human, room.n_chars))}</h3>"
-        drawn = [_boxes(human, name, boxes[name], room) for name in boxes]
-        yield f'<div class="charts">{"".join(drawn)}</div>'
-        yield left_out(len(content.study.metrics) - len(boxes), "metrics")
-        title = within(f"Scores by {human} as a table", room.n_chars)
-        yield details(title, _box_table(human, boxes, room))
+    for i, (human, own) in enumerate(list(content.boxes.items())[: room.n_tables]):
+        inner = _boxes_of(content, human, dict(list(own.items())[: room.n_boxes]), room)
+        name = within(human, min(room.n_chars, _TITLE_CHARS))
+        yield details(name, inner) if i else f"<h3>{escaped(name)}</h3>\n{inner}"
     yield left_out(len(content.study.ratings) - room.n_tables, "human columns")
+
+
+def _boxes_of(
+    content: _Content, human: str, boxes: Mapping[str, Sequence[Box]], room: _StudyRoom
+) -> str:
+    """Return a chart of each metric, the first ones open, and a table of all."""
+    drawn = [_boxes(human, name, own, room) for name, own in boxes.items()]
+    first, more = (
+        f'<div class="charts">{"".join(own)}</div>' if own else ""
+        for own in (drawn[:_N_OPEN_BOXES], drawn[_N_OPEN_BOXES:])
+    )
+    title = within(f"Scores by {human} as a table", min(room.n_chars, _TITLE_CHARS))
+    parts = [
+        first,
+        details(f"{len(drawn) - _N_OPEN_BOXES} more metrics", more) if more else "",
+        left_out(len(content.study.metrics) - len(boxes), "metrics"),
+        details(title, _box_table(human, boxes, room)),
+    ]
+    return "\n".join(filter(None, parts))
 
 
 def _boxes(human: str, name: str, boxes: Sequence[svg_grid.Box], room: _StudyRoom) -> str:
     title = within(f"{name} by {human}", room.n_chars)
     if not boxes:
         return figure(title, block_html(Passage("No row has a rating.", tone="soft")))
-    return figure(within(name, room.n_chars), svg_grid.boxes(boxes, title=title))
+    named = within(name, min(room.n_chars, _TITLE_CHARS))
+    return figure(named, svg_grid.boxes(boxes, title=title))
 
 
 def _box_table(human: str, boxes: Mapping[str, Sequence[svg_grid.Box]], room: _StudyRoom) -> str:

@@ -130,9 +130,11 @@ class Statistic:
     r2: float = math.nan
 
     @property
-    def strength(self) -> float:
-        """How far the value is from saying nothing; 0 where it is undefined."""
-        return 0.0 if math.isnan(self.value) else abs(self.value)
+    def agreement(self) -> float:
+        """The value by which tables are ordered: larger agrees better, undefined is least."""
+        if math.isnan(self.value):
+            return -math.inf
+        return self.value if self.higher_is_better else -self.value
 
 
 _RESAMPLES = "n_resamples n_undefined_resamples"

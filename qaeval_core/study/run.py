@@ -80,6 +80,8 @@ def run_study(request: StudyRequest, *, say: Callable[[str], None] = lambda _: N
         ratings={name: score_tables.numbers(table.frame, name) for name in request.human},
         notes=[*table.notes, _drawn(table.frame, clusters)],
     )
+    if aside := [] if request.metrics else inputs.no_metrics(table):
+        study.notes.append(f"counts and raw values are no metrics here: {', '.join(aside)}")
     columns = {name: table.described.get(name, ScoreColumn()) for name in metrics}
     for name, frame in _subsets(request, table.frame, study.notes):
         subset = Subset(name, frame, columns)

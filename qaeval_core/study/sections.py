@@ -1,7 +1,7 @@
 """Sections: what a study found, as titled tables of words, for a terminal and for a page alike.
 
-The strongest correlation of each table stands first. Every number stands beside the rows behind
-it and those left out.
+The metric that agrees best with people stands first in each table, what is undefined last. Every
+number stands beside the rows behind it and those left out.
 """
 
 from __future__ import annotations
@@ -136,7 +136,7 @@ def _correlations(found: Sequence[Statistic]) -> Shown:
     if first.n_undefined_human:
         title += f"; {first.n_undefined_human:,} rows without a rating left out"
     by_metric = [list(own) for _, own in itertools.groupby(found, lambda one: one.metric)]
-    groups = sorted(by_metric, key=lambda own: -own[0].strength)
+    groups = sorted(by_metric, key=lambda own: -own[0].agreement)
     cells: list[list[StudyCell]] = [
         [
             own[0].metric + ("" if own[0].higher_is_better else " (lower is better)"),
@@ -180,7 +180,7 @@ def _areas(found: Sequence[Statistic]) -> Shown:
     title = f"AUC, positive: {found[0].human}, {rows_shown(found[0])}"
     if found[0].n_undefined_human:
         title += f"; {found[0].n_undefined_human:,} rows without a label left out"
-    ordered = sorted(found, key=lambda one: -one.strength)
+    ordered = sorted(found, key=lambda one: -one.agreement)
     cells: list[list[StudyCell]] = [
         [one.metric, one.n_positive, one.n_negative, one.n_undefined, one] for one in ordered
     ]
@@ -194,7 +194,7 @@ def _win_lose(found: Sequence[Statistic]) -> Shown:
         f"win-lose, {first.human}, {rows_shown(first)}: {first.n:,} pairs with a gap "
         f"above {first.min_gap:g}; share ranked as people do, a tie is no agreement"
     )
-    ordered = sorted(found, key=lambda one: -one.strength)
+    ordered = sorted(found, key=lambda one: -one.agreement)
     cells: list[list[StudyCell]] = [
         [one.metric, one.n_agree, one.n_tied, one.n_disagree, one.n_undefined, one]
         for one in ordered

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from pathlib import Path
 
@@ -11,6 +12,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from qaeval_core.errors import ConfigError
+from qaeval_core.schema import COLUMNS_METADATA
+from qaeval_core.study.records import StudyRequest
+from qaeval_core.study.run import run_study
 from qaeval_core.tables.conditions import binary_labels, select_rows
 from qaeval_core.tables.score_tables import StudyTable, read_study
 
@@ -77,6 +81,27 @@ def test_a_text_is_compared_with_no_number() -> None:
         ("try_cast(text as double) > 9.5", [False, True]),
     ):
         assert select_rows(frame, text, "--subset").to_list() == chosen, text
+
+
+def test_counts_and_raw_values_are_no_metrics_unless_they_are_named(tmp_path: Path) -> None:
+    """A count of cut texts has a correlation with anything that long texts have."""
+    told = {
+        "sas": "", "sas_truncated": "truncated", "q_lrm": "lrm", "q_lrm_raw": "lrm_raw",
+        "q_lrm_windows": "lrm_windows", "grg_raw": "raw", "whole": "",
+    }  # fmt: skip
+    kinds = {"sas_truncated": pl.Int32, "q_lrm_windows": pl.Int32, "whole": pl.Int64}
+    values = {name: pl.Series([1, 2, 3], dtype=kinds.get(name, pl.Float32)) for name in told}
+    frame = pl.DataFrame({**values, "rating": [1, 3, 2]})
+    described = {name: {"metric": name, "output": output} for name, output in told.items()}
+    metadata = {COLUMNS_METADATA: json.dumps(described)}
+    pq.write_table(frame.to_arrow().replace_schema_metadata(metadata), tmp_path / "s.parquet")
+    given = {"scores": (str(tmp_path / "s.parquet"),), "human": ("rating",), "n_resamples": 20}
+    study = run_study(StudyRequest(**given))
+    assert study.metrics == ["sas", "q_lrm", "grg_raw", "whole"]
+    (note,) = [own for own in study.notes if "no metrics here" in own]
+    assert note.endswith("sas_truncated, q_lrm_raw, q_lrm_windows")
+    named = run_study(StudyRequest(**given, metrics=("sas_truncated",)))
+    assert named.metrics == ["sas_truncated"] and len(named.notes) == 1
 
 
 def test_conditions_read_no_file(tmp_path: Path) -> None:

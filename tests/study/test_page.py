@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import itertools
+import json
 import math
+import re
 from pathlib import Path
 
 import numpy as np
 import polars as pl
+import pyarrow.parquet as pq
 import pytest
 
+from helpers import qaeval, run_locally
 from qaeval_core.study.page import rating_boxes, study_page
 from qaeval_core.study.records import Statistic, Study, StudyRequest
 from qaeval_core.study.run import run_study
+from qaeval_core.study.sections import sections
 from qaeval_core.terminal import visible
 from scoring.test_page import ATTACK, Page, assert_stands_alone
 from study.test_pinned_study import score_table, write_tables
@@ -113,6 +118,53 @@ def test_boxes_are_quantiles_of_the_rows_of_a_rating(study: Study) -> None:
         ) in page.titles
 
 
+def test_what_agrees_best_is_first_and_undefined_last(tmp_path: Path) -> None:
+    """By absolute r the worst metric stood beside the best."""
+    rating = np.arange(20.0)
+    noise = np.random.default_rng(0).normal(scale=4, size=20)
+    frame = pl.DataFrame(
+        {"rating": rating, "bad": -rating + noise / 2, "flat": np.ones(20), "good": rating + noise,
+         "distance": -rating}
+    )  # fmt: skip
+    told = {
+        name: {"metric": name, "higher_is_better": name != "distance"}
+        for name in ("bad", "flat", "good", "distance")
+    }
+    metadata = {b"qaeval.columns": json.dumps(told).encode()}
+    pq.write_table(frame.to_arrow().replace_schema_metadata(metadata), tmp_path / "in.parquet")
+    study = run_study(request(tmp_path / "in.parquet", auc="rating > 9"))
+    for table in ("correlations", "auc"):
+        (shown,) = sections(study, table)
+        names = [own[0].metric for own in shown.groups]
+        assert names == ["distance", "good", "bad", "flat"], table
+    text = study_page(study, ENVIRONMENT)
+    assert "Best for rating" in text and "r -1.000 [" in text
+    charts = re.findall("<figcaption>(.*?)</figcaption>", text)
+    assert charts[-4:] == ["distance", "good", "bad", "flat"], "boxes are in the same order"
+
+
+def test_the_head_says_what_was_read_and_links_to_the_run(tmp_path: Path) -> None:
+    frame = pl.DataFrame({"question": ["a b", "b", "c", "d"], "references": [["a"]] * 4})
+    rated = frame.with_columns(rating=pl.Series([4, 1, 1, 2]), id=pl.Series(list("wxyz")))
+    rated.write_parquet(tmp_path / "q.parquet")
+    out = tmp_path / "runs" / "out"
+    run_locally(
+        {
+            "metrics.f1.metric": "f1",
+            "input.paths": [str(tmp_path / "q.parquet")],
+            "output.path": str(out),
+            "output.carry": ["rating"],
+        }
+    )
+    words = ("--human", "rating", "--out", tmp_path / "study", "--name", "March", "--resamples", 20)
+    qaeval("correlate", out, *map(str, words))
+    text = (tmp_path / "study" / "correlate.html").read_text()
+    assert_stands_alone(text)
+    assert "qaeval correlate · March" in text and "2026-01-01 00:00 UTC" in text
+    assert f"<dd>{out}</dd>" in text and 'href="../runs/out/report.html"' in text
+    assert json.loads((tmp_path / "study" / "report.json").read_text())["made"]["name"] == "March"
+
+
 def test_many_ratings_are_cut_into_bins_that_hold_every_row_once() -> None:
     """Protects from rows at the edge of two bins that count twice or not at all."""
     human = np.append(np.linspace(0, 1, 101), np.nan)
@@ -154,14 +206,8 @@ def test_a_page_of_few_rows_says_that_they_are_too_few(tmp_path: Path, n_rows: i
     assert ("No row has a rating." in text) == (n_rows == 0)
 
 
-@pytest.mark.parametrize(
-    "name", ["metric", pytest.param("長い名前の列" * 40, marks=pytest.mark.slow)]
-)
-@pytest.mark.parametrize(("n_metrics", "n_subsets", "n_human"), [(40, 60, 1), (12, 3, 10)])
-def test_a_page_is_small_and_says_what_it_leaves_out(
-    name: str, n_metrics: int, n_subsets: int, n_human: int
-) -> None:
-    """Sixty subsets of forty metrics: report.json has megabytes, a page has not."""
+def make_large_study(name: str, n_metrics: int, n_subsets: int, n_human: int) -> Study:
+    """Return a study of so many metrics, whose names are long where the name is."""
     rng = np.random.default_rng(1)
     metrics = [f"{i} {name}" for i in range(n_metrics)]
     human = tuple(f"{i} rating {name}" for i in range(n_human))
@@ -190,7 +236,20 @@ def test_a_page_is_small_and_says_what_it_leaves_out(
             )
             for a, b in itertools.combinations(metrics[:20], 2)
         ]  # fmt: skip
-    text = study_page(study, ENVIRONMENT)
+    return study
+
+
+@pytest.mark.parametrize(
+    "name", ["metric", pytest.param("長い名前の列" * 40, marks=pytest.mark.slow)]
+)
+@pytest.mark.parametrize(
+    ("n_metrics", "n_subsets", "n_human"), [(40, 60, 1), (12, 3, 10), (200, 2, 2)]
+)
+def test_a_page_is_small_and_says_what_it_leaves_out(
+    name: str, n_metrics: int, n_subsets: int, n_human: int
+) -> None:
+    """Sixty subsets of forty metrics: report.json has megabytes, a page has not."""
+    text = study_page(make_large_study(name, n_metrics, n_subsets, n_human), ENVIRONMENT)
     assert_stands_alone(text)
     assert any(title.endswith(": 0.5 [0.25, 0.75]") for title in Page(text).titles)
     for what in ("notes", "tables of subsets"):

@@ -98,6 +98,7 @@ def study_of(options: str, folder: Path) -> dict[str, Any]:
     text = (out / "report.json").read_text().replace(str(folder), "FOLDER")
     report = json.loads(text)
     report.pop("environment")
+    assert report.pop("made")["name"] == "study"
     tables = {}
     for name in TABLES:
         frame = pl.DataFrame(report.pop(name), infer_schema_length=None)
