@@ -29,6 +29,7 @@ from qaeval_core.explain.tokens import (
     TextPieces,
     layer_matches,
     likelihood_gains,
+    token_costs,
     token_matches,
     token_probabilities,
     token_weights,
@@ -285,8 +286,38 @@ def _match_parts(run: FamilyRun) -> Iterator[tuple[Part, ...]]:
             token_matches(
                 candidate=_matched_text(run, candidate, stored["candidate"][i], there),
                 reference=_matched_text(run, pieces.cut(target), stored["reference"][i], back),
+                cosine=_cosines(units, left, right),
+                target=run.plan.family.target_role.removesuffix("s"),
             ),
         )
+
+
+def _transport_parts(run: FamilyRun) -> Iterator[tuple[Part, ...]]:
+    """Yield how alike tokens of the candidate and each reference are, and what moving costs."""
+    pieces = TextPieces(run.plan.artifact.tokenizer_path)
+    assert isinstance(run.work, TokenWork)
+    units, texts = run.work.units, run.work.texts
+    pairs = zip(run.targets, run.work.shared.row_pair.tolist(), run.texts("reasons"), strict=True)
+    for i, (target, pair, reason) in enumerate(pairs):
+        left, right = (slice(*units.spans[side[pair]]) for side in (texts.left, texts.right))
+        yield (
+            ()
+            if reason is not None
+            else (
+                token_costs(
+                    candidate=pieces.cut(run.text("candidate")),
+                    reference=pieces.cut(target),
+                    cosine=_cosines(units, left, right),
+                    cost=float(run.statistic("transport_cost")[i]),
+                ),
+            )
+        )
+
+
+def _cosines(units: TokenUnits, left: slice, right: slice) -> FloatArray:
+    """Return the cosines of the ordinary tokens of two texts."""
+    own, other = (units.vectors[at][~units.is_special[at]] for at in (left, right))
+    return np.clip((own @ other.T).astype(np.float64), -1, 1)
 
 
 def _stored_matches(run: FamilyRun, side: str) -> list[tuple[FloatArray, FloatArray]]:
@@ -438,6 +469,7 @@ TOKEN_PARTS: Mapping[str, TokenParts] = MappingProxyType(
         "grg_references": _grg_parts,
         "token_match": _match_parts,
         "token_match_context": _match_parts,
+        "token_transport": _transport_parts,
         "kpqa_weights": _weight_parts,
         "answer_span": _answer_parts,
     }

@@ -96,6 +96,12 @@ class InstanceExplanation:
     reason: str | None
     scores: tuple[ScoreLine, ...]
 
+    @property
+    def main_first(self) -> list[ScoreLine]:
+        """The scores, the one that says most first: its own name's, else its F1."""
+        main = (self.name, f"{self.name}_f1")
+        return sorted(self.scores, key=lambda line: line.column not in main)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Standing:

@@ -5,7 +5,7 @@ each family that runs a model which tokens its numbers come from, or which repli
 computed again with the same artifacts, or from committed readings of replies, and must equal what
 is stored.
 
-But: the page is made in ``page``, the lines of the terminal in ``text``.
+But: the page and the lines of the terminal are made in ``page``.
 """
 
 from __future__ import annotations
@@ -16,10 +16,9 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from qaeval_core.errors import ReconcileError
+from qaeval_core.errors import ConfigError, ReconcileError, nearest
 from qaeval_core.explain.chat import read_chats
 from qaeval_core.explain.families import explain_chat, explain_family
-from qaeval_core.explain.page import standings
 from qaeval_core.explain.parts import (
     Explanation,
     FamilyExplanation,
@@ -34,6 +33,7 @@ from qaeval_core.explain.recompute import (
     compare,
     recompute,
 )
+from qaeval_core.explain.standings import standings
 from qaeval_core.explain.stored_row import (
     StoredRow,
     changed_files,
@@ -44,10 +44,11 @@ from qaeval_core.explain.stored_row import (
 )
 from qaeval_core.metrics.catalog import metric_of
 from qaeval_core.metrics.unknown import is_known
+from qaeval_core.pages.example_rows import N_EXAMPLES, main_by_instance
 from qaeval_core.running.score_rows import score_rows
 from qaeval_core.schema import POSITION, QUARANTINE_REASON
 from qaeval_core.signature import environment
-from qaeval_core.storage.path import AnyPath
+from qaeval_core.storage.path import AnyPath, read_json
 from qaeval_core.tables.finished_run import FinishedRun, read_run
 
 _N_SHOWN_DIFFERENCES = 5
@@ -130,6 +131,37 @@ def explain_row(
         environment=environment(),
         standings=places,
     )
+
+
+def lowest_rows(out: AnyPath, metric: str) -> list[str]:
+    """Return the places of the rows with the lowest scores of a metric, as the report has them.
+
+    Parameters
+    ----------
+    out : StoragePath, Path or str
+    metric : str
+        An instance, or its main column.
+
+    Raises
+    ------
+    ConfigError
+        If the report keeps no rows of it.
+    """
+    report = read_run(out).out / "report.json"
+    content = read_json(report) or {}
+    try:
+        examples = content.get("examples", {})
+        column = metric if metric in examples else main_by_instance(content).get(metric, metric)
+        if column not in examples:
+            raise ConfigError(
+                f"--lowest: {report} has no rows of {metric!r}{nearest(metric, examples)} [QA0105]"
+            )
+        found = [f"{own['file']}:{own['row']}" for own in examples[column]["lowest"][:N_EXAMPLES]]
+    except (LookupError, TypeError, AttributeError) as error:
+        raise ConfigError(f"{report} is damaged: {error!r} [QA0514]") from None
+    if not found:
+        raise ConfigError(f"--lowest: no row has a score of {metric!r} [QA0312]")
+    return found
 
 
 def _compute_again(row: StoredRow, n_threads: int | None) -> _Again:

@@ -307,7 +307,7 @@ def find_row(out: AnyPath, *, identity: str | None = None, place: str | None = N
         If no row has the id (the nearest ids are named), or more than one (all are listed).
     """
     if (identity is None) == (place is None):
-        raise ConfigError("name one row: --id ID or --row FILE:N [QA0103]")
+        raise ConfigError("name a row: --id ID, --row FILE:N or --lowest METRIC [QA0103]")
     files = _score_files(out)
     if place is not None:
         return _place(files, place)

@@ -15,11 +15,14 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
 from qaeval_core.explain.parts import Part, number
-from qaeval_core.pages.html import NO_PIECE, Strip, Table
+from qaeval_core.pages.html import NO_PIECE, Markup, Passage, Strip, Table
 
 FloatArray = NDArray[np.float64]
 
 _N_SHOWN = 4
+MAX_HEAT = 40  # rows and columns of a heat map
+_MAX_HEAT_COLOR = 0.6  # Stronger color would make numbers hard to read in one of the schemes.
+_HEAT = "more color is more, framed is the most of a row"
 
 
 class TextPieces:
@@ -108,12 +111,17 @@ def layer_matches(
     matched, worth = matches[..., 0].astype(np.int64), matches[..., 1]  # both (n_layers, n_cand)
     used = list(used_layers)
     mean_worth = worth[used].mean(axis=0)
+    shares = np.full((len(candidate), len(context)), np.nan)
+    for own, values in zip(matched[used], worth[used], strict=True):
+        places = np.arange(len(candidate)), own
+        shares[places] = np.nan_to_num(shares[places]) + values / len(used)
     popularity = np.bincount(matched[used].ravel(), minlength=len(context))
     rows = _matched_rows(candidate, context, matched, worth)
     rows.append(["mean", *(f"{value:.4f}" for value in layer_precision)])
     head = [f"layer {i + 1}{'' if i in used else ' (unused)'}" for i in range(len(matched))]
     label = "Context tokens by how many matches they get, all used layers"
     caption = f"The context token that each candidate token is matched to, and its {what}"
+    shown = f"Of each candidate token's {what}, what each context token it is matched to gives"
     return Part(
         kind="layer_matches",
         data={
@@ -134,9 +142,74 @@ def layer_matches(
         ),
         blocks=(
             Strip(label + _which(window), context, popularity.tolist(), unit="matches"),
-            Table(caption + _which(window), ["candidate token", *head], rows),
+            heat_map(shown + _which(window), "candidate token", candidate, context, shares),
         ),
+        folded_title="Layer by layer",
+        folded=(Table(caption + _which(window), ["candidate token", *head], rows),),
     )
+
+
+def heat_map(
+    caption: str,
+    corner: str,
+    rows: Sequence[str],
+    columns: Sequence[str],
+    values: FloatArray,
+) -> Table:
+    """Return a table of tokens against tokens, whose cells are colored by their value.
+
+    Of more columns than have room those are shown that are the most of a row, then those of the
+    largest values. Rows are the first ones. Columns without a value are left out.
+
+    Parameters
+    ----------
+    values : float ndarray of shape (n_rows, n_columns)
+        NaN where there is none.
+
+    Examples
+    --------
+    >>> heat_map("Cosines", "token", ["a"], ["b", "c"], np.array([[0.5, 1.0]])).rows[0][1]
+    '<span class="heat last" style="--a:0.00">.50</span>'
+    """
+    own = values[:MAX_HEAT]
+    ranks = np.nan_to_num(own, nan=-np.inf)
+    largest = ranks.max(axis=0, initial=-np.inf)
+    most = ranks.argmax(axis=1).tolist() if own.size else []
+    # Where most cells are empty, the only one of a column says nothing.
+    last = ranks.argmax(axis=0).tolist() if own.size and not np.isnan(own).any() else []
+    best = set(most)
+    order = sorted(range(len(columns)), key=lambda i: (i not in best, -largest[i]))
+    kept = sorted(i for i in order[:MAX_HEAT] if np.isfinite(largest[i]))
+    known = own[:, kept][np.isfinite(own[:, kept])]
+    low, high = float(known.min(initial=np.inf)), float(known.max(initial=-np.inf))
+    cells = [
+        [
+            _heat_cell(
+                (value - low) / ((high - low) or 1.0),
+                value,
+                kind="heat" + " best" * (most[i] == j) + " last" * (bool(last) and last[j] == i),
+            )
+            for j in kept
+            for value in [float(own[i, j])]
+        ]
+        for i in range(len(own))
+    ]
+    names = [piece.strip() or NO_PIECE for piece in rows]
+    sizes = ((len(own), len(rows), "rows"), (len(kept), len(columns), "columns"))
+    cut = [f"{n} of {n_all:,} {what}" for n, n_all, what in sizes if n < n_all]
+    return Table(
+        "; ".join([f"{caption}: {_HEAT}{', underlined of a column' if last else ''}", *cut]),
+        [corner, *(columns[j].strip() or NO_PIECE for j in kept)],
+        [[name, *line] for name, line in zip(names, cells, strict=False)],
+    )
+
+
+def _heat_cell(color: float, value: float, *, kind: str) -> Markup:
+    if not np.isfinite(value):
+        return Markup("")
+    near = round(value, 2) + 0.0  # No -0.
+    shown = f"{near:.2f}".replace("0.", ".", 1) if abs(near) < 1 else f"{near:.1f}"
+    return Markup(f'<span class="{kind}" style="--a:{_MAX_HEAT_COLOR * color:.2f}">{shown}</span>')
 
 
 def _matched_rows(
@@ -257,8 +330,18 @@ class MatchedText:
     mean: float | None
 
 
-def token_matches(*, candidate: MatchedText, reference: MatchedText) -> Part:
-    """Return BERTScore of one pair: the best partner of each token of both texts."""
+def token_matches(
+    *, candidate: MatchedText, reference: MatchedText, cosine: FloatArray, target: str
+) -> Part:
+    """Return BERTScore of one pair: the best partner of each token of both texts.
+
+    Parameters
+    ----------
+    cosine : float ndarray of shape (n_candidate, n_reference)
+        Of all pairs of tokens that are not special.
+    target : str
+        What the reference is: "reference" or "context".
+    """
     sides = {"candidate": candidate, "reference": reference}
     means = {"precision": candidate.mean, "recall": reference.mean}
     shown = ", ".join(f"{name} {mean:.4f}" for name, mean in means.items() if mean is not None)
@@ -276,9 +359,35 @@ def token_matches(*, candidate: MatchedText, reference: MatchedText) -> Part:
             f"{_extreme(candidate.pieces, candidate.cosine, best=False)}; of the reference "
             f"{_extreme(reference.pieces, reference.cosine, best=False)}"
         ),
+        blocks=(cosine_map(candidate.pieces, reference.pieces, cosine, target),),
+        folded_title="The best partner of each token",
+        folded=(
+            _partners_table(candidate, reference, ("candidate", target, "precision")),
+            _partners_table(reference, candidate, (target, "candidate", "recall")),
+        ),
+    )
+
+
+def cosine_map(
+    candidate: Sequence[str], reference: Sequence[str], cosine: FloatArray, target: str
+) -> Table:
+    """Return how alike the tokens of a candidate and of a reference, or context, are."""
+    caption = f"Cosine of each candidate token with each {target} token"
+    return heat_map(caption, "candidate token", candidate, reference, cosine)
+
+
+def token_costs(
+    *, candidate: Sequence[str], reference: Sequence[str], cosine: FloatArray, cost: float
+) -> Part:
+    """Return MoverScore of one pair: what to move its tokens costs, and how alike they are."""
+    said = f"the candidate's tokens are moved onto the reference's at a mean distance of {cost:.4f}"
+    return Part(
+        kind="token_costs",
+        data={"candidate": candidate, "reference": reference, "transport_cost": cost},
+        line=said,
         blocks=(
-            _partners_table(candidate, reference, ("candidate", "reference", "precision")),
-            _partners_table(reference, candidate, ("reference", "candidate", "recall")),
+            Passage(f"{said[0].upper()}{said[1:]}.", tone="plain"),
+            cosine_map(candidate, reference, cosine, "reference"),
         ),
     )
 

@@ -46,6 +46,11 @@ a { color: var(--link); } .kind { color: var(--soft); margin: 0; }
 .strip span { border-radius: .2em; } .up { background: rgb(var(--up) / var(--a)); }
 .down { background: rgb(var(--down) / var(--a)); text-decoration: underline dotted; }
 mark { color: inherit; background: rgb(var(--up) / .25); border-radius: .2em; }
+.heat { display: block; margin: -.15rem -.5rem; padding: .15rem .5rem; text-align: right;
+  background: rgb(var(--up) / var(--a)); font-variant-numeric: tabular-nums; }
+.heat.best { outline: 2px solid var(--ink); outline-offset: -2px; }
+.heat.last { text-decoration: underline; }
+table:has(.heat) thead th + th { writing-mode: vertical-rl; }
 .wide { overflow: auto; container-type: inline-size; max-height: 36rem; }
 table { border-collapse: collapse; margin: .5rem 0; }
 caption { text-align: left; padding: .2rem 0; }

@@ -8,8 +8,14 @@ import re
 from html.parser import HTMLParser
 
 import numpy as np
+import pytest
 
-from qaeval_core.explain.page import MAX_CHARTS, explanation_lines, explanation_page
+from qaeval_core.explain.page import (
+    MAX_BYTES,
+    TITLES,
+    explanation_lines,
+    explanation_page,
+)
 from qaeval_core.explain.parts import (
     Explanation,
     FamilyExplanation,
@@ -19,6 +25,7 @@ from qaeval_core.explain.parts import (
     TargetParts,
     explanation_content,
 )
+from qaeval_core.explain.standings import MAX_CHARTS
 from qaeval_core.explain.tokens import (
     MatchedText,
     layer_matches,
@@ -27,6 +34,8 @@ from qaeval_core.explain.tokens import (
     token_probabilities,
     token_weights,
 )
+from qaeval_core.families.catalog import FAMILIES
+from qaeval_core.families.chat.family import ChatFamily
 from scoring.test_page import assert_links_lead_nowhere_else
 
 ATTACK = "<script>alert('x')</script> & \"quoted\" <img src=http://x onerror=y>"
@@ -65,6 +74,8 @@ _PARTS = (
             weight=np.array([0.0]),
             mean=None,
         ),
+        cosine=np.array([[0.9], [-0.25]]),
+        target="reference",
     ),
     token_weights("candidate", ("</p>", " f"), (0.125, 1.0)),
 )
@@ -244,6 +255,134 @@ def test_charts_of_many_metrics_are_few() -> None:
     assert f"{100 - MAX_CHARTS} more distributions are left out" in page
     assert len(page.encode()) < 300_000
     assert "standings" in explanation_content(make_explanation())
+
+
+def make_large_explanation(n_metrics: int, n_targets: int, n_windows: int) -> Explanation:
+    """Return a row of a very long context, of many metrics, or of many references."""
+    rng = np.random.default_rng(0)
+    pieces = [f" word{i}" for i in range(500)]
+    windows = [
+        part
+        for i in range(n_windows)
+        for values in [rng.normal(size=500)]
+        for part in (
+            likelihood_gains(
+                window=(i + 1, n_windows), pieces=pieces, base=values, prompted=values * 2,
+                sums=(-6.0, -6.5),
+            ),
+            layer_matches(
+                window=(i + 1, n_windows), candidate=pieces[:60], context=pieces,
+                matches=np.stack([rng.integers(0, 500, (12, 60)), rng.random((12, 60))], axis=2),
+                what="cosine", layer_precision=[0.5] * 12, used_layers=list(range(12)),
+            ),
+        )
+    ]  # fmt: skip
+    first = make_explanation().families[0]
+    target = TargetParts(target=0, reason=None, parts=(*windows,), statistics={"logit": -2.5})
+    families = [
+        dataclasses.replace(
+            first,
+            instances=(f"metric {i}",),
+            targets=tuple(dataclasses.replace(target, target=j) for j in range(n_targets)),
+        )
+        for i in range(max(n_metrics // 2, 1))
+    ]
+    instances = [
+        InstanceExplanation(
+            name=f"metric {i}", metric="m", signature="s" * 900, reason=None,
+            scores=tuple(
+                ScoreLine(column=f"metric {i}{end}", stored=0.25 + i, now=0.25, is_compared=True)
+                for end in ("", "_precision", "_recall")
+            ),
+        )
+        for i in range(n_metrics)
+    ]  # fmt: skip
+    long = "The whole of the story. " * 4200
+    return make_explanation(
+        id="W" * 5000,
+        texts={"candidate": long, "references": [long] * n_targets, "context": long},
+        families=(*families,),
+        instances=(*instances,),
+        standings=(make_standing(column="W" * 300),) * n_metrics,
+        notes=("a note " * 400,) * n_metrics,
+    )
+
+
+LARGE = {"long context": (2, 1, 60), "metrics": (200, 1, 1), "references": (2, 300, 1)}
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["long context", *(pytest.param(own, marks=pytest.mark.slow) for own in list(LARGE)[1:])],
+)
+def test_a_page_is_small_whatever_the_row_holds(name: str) -> None:
+    """A context of 100,000 characters has 25,000 tokens, and each of them several numbers."""
+    explanation = make_large_explanation(*LARGE[name])
+    page = explanation_page(explanation)
+    assert len(page.encode()) < MAX_BYTES < 2_000_000
+    parsed = Page(page)
+    assert "are left out: the page would be too large" in parsed.text
+    assert_links_lead_nowhere_else(parsed.attributes)
+
+
+def test_a_small_page_leaves_nothing_out() -> None:
+    assert "left out" not in explanation_page(make_explanation())
+
+
+def test_the_head_has_a_tile_for_each_metric_and_its_place_among_all_rows() -> None:
+    """Of bertscore the F1 says most, as in the report."""
+    columns = ("bertscore_precision", "bertscore_f1")
+    lines = [ScoreLine(column=own, stored=0.25, now=0.25, is_compared=True) for own in columns]
+    own = InstanceExplanation(
+        name="bertscore", metric="bertscore", signature="", reason=None, scores=(*lines,)
+    )
+    none = dataclasses.replace(own, name="sas", scores=(), reason="empty_candidate")
+    page = explanation_page(
+        make_explanation(instances=(own, none), standings=(make_standing(column=columns[1]),))
+    )
+    tiles = re.findall('<div class="tile">(.*?)</div>', page)
+    assert "bertscore" in tiles[0] and "0.25" in tiles[0] and "above 30 % of rows" in tiles[0]
+    assert "none" in tiles[1] and "empty_candidate" in tiles[1]
+    assert "qaeval explain" in page and "2026-01-01 00:00 UTC" in page
+
+
+@pytest.mark.parametrize(
+    ("lower", "beside", "said"),
+    [(0, 9999, "0 %"), (1, 9998, "less than 1 %"), (9998, 1, "more than 99 %"), (50, 50, "50 %")],
+)
+def test_only_none_are_0_percent(lower: int, beside: int, said: str) -> None:
+    own = make_standing(column="qrelscore", n_lower=lower, n_beside=beside, n_higher=0)
+    assert f"above {said} of rows" in explanation_page(make_explanation(standings=(own,)))
+
+
+def test_a_score_stands_once_and_what_was_not_computed_again_says_so() -> None:
+    """Stored and computed again, the same numbers stood twice in each line."""
+    whole = ScoreLine(column="qrelscore", stored=0.25, now=0.25, is_compared=True)
+    other = ScoreLine(column="qrelscore_lrm", stored=0.5, now=None, is_compared=False)
+    (first,) = make_explanation().instances
+    equal = explanation_page(
+        make_explanation(instances=(dataclasses.replace(first, scores=(whole,)),))
+    )
+    table = re.search("Scores of this row.*?</table>", equal, re.DOTALL)
+    assert table and table[0].count("0.2500") == 1
+    assert "remark" not in table[0] and "values equal the stored ones" in equal
+    both = explanation_page(
+        make_explanation(instances=(dataclasses.replace(first, scores=(whole, other)),))
+    )
+    table = re.search("Scores of this row.*?</table>", both, re.DOTALL)
+    assert table and table[0].count("not computed again") == 1
+
+
+def test_every_family_of_ours_has_a_heading_in_plain_words() -> None:
+    """A family's name, such as token_match, says nothing to who did not write it."""
+    shown = {
+        name
+        for name, family in FAMILIES.items()
+        if getattr(family, "runs_model", False) or isinstance(family, ChatFamily)
+    }
+    assert shown == set(TITLES)
+    page = explanation_page(make_explanation())
+    assert "<h2>qrelscore: which context words support the candidate (LRM)</h2>" in page
 
 
 def test_a_quarantined_row_says_why() -> None:

@@ -11,9 +11,10 @@ import pytest
 
 from filter_corpora import questions
 from helpers import run_locally
-from qaeval_core.explain.page import explanation_page, standing, standings
+from qaeval_core.explain.page import explanation_page
 from qaeval_core.explain.parts import InstanceExplanation, ScoreLine
 from qaeval_core.explain.row import explain_row
+from qaeval_core.explain.standings import standing, standings
 from qaeval_core.profile.cells import Cells
 from qaeval_core.profile.column_profile import Places, Profile
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pyarrow as pa
@@ -60,6 +61,40 @@ def test_summary_page_and_json_of_a_row(out: Path, tmp_path: Path) -> None:
     assert content["is_equal"] is True
     assert content["texts"]["references"] == ["a red barn", "the barn"]
     assert [instance["name"] for instance in content["instances"]] == ["f1", "cider"]
+
+
+def test_several_rows_have_pages_that_lead_to_each_other(out: Path, tmp_path: Path) -> None:
+    """Who looks for what is wrong with a metric walks through its worst rows."""
+    page, data = tmp_path / "pages" / "rows.html", tmp_path / "rows.json"
+    words = ("--id", "q1", "--row", "input.parquet:3", "--id", "q3", "--name", "March")
+    shown = explain(out, *words, "--html", page, "--json", data)
+    names = ["rows.html", "rows-2.html", "rows-3.html"]
+    assert [shown.count(f"page: {page.with_name(own)}") for own in names] == [1, 1, 1]
+    texts = [page.with_name(own).read_text("utf-8") for own in names]
+    assert [own["id"] for own in json.loads(data.read_text("utf-8"))] == ["q1", "q3", "q2"]
+    links = [dict(re.findall('<a href="([^"#]+)">([^<]*)</a>', own)) for own in texts]
+    report = {"../out/report.html": "Report of the run"}
+    assert links == [
+        {"rows-2.html": "Next row: q3", **report},
+        {"rows.html": "Previous row: q1", "rows-3.html": "Next row: q2", **report},
+        {"rows-2.html": "Previous row: q3", **report},
+    ]
+    assert all("qaeval explain · March" in own for own in texts)
+
+
+def test_the_rows_of_lowest_score_are_those_of_the_report(out: Path, tmp_path: Path) -> None:
+    report = json.loads((out / "report.json").read_text("utf-8"))
+    lowest = [own["row"] for own in report["examples"]["f1"]["lowest"]]
+    explain(out, "--lowest", "f1", "--json", tmp_path / "rows.json")
+    rows = json.loads((tmp_path / "rows.json").read_text("utf-8"))
+    assert [own["row"] for own in rows] == lowest and len(rows) == 3
+    wrong = explain(out, "--lowest", "f2", expect=2)
+    assert "choose one of: cider, f1, f1_precision" in wrong and "[QA0105]" in wrong
+    for broken in ({"examples": 3}, {"instances": ["f1"], "columns": {}, "examples": {"f1": {}}}):
+        (out / "report.json").write_text(json.dumps(broken))
+        assert "[QA0514]" in explain(out, "--lowest", "f1", expect=2)
+    (out / "report.json").unlink()
+    assert "[QA0" in explain(out, "--lowest", "f1", expect=2)
 
 
 def test_a_wrong_id_and_a_repeated_one_are_answered(out: Path) -> None:
