@@ -30,7 +30,7 @@ from qaeval_core.pages.printed import Estimate, ResultCell, ResultTable, decimal
 MOST_COLUMNS = 4
 MAX_BYTES = 1_000_000
 # Metrics with a section of their own, and remarks that are not folded, so that the page stays low.
-_N_SECTIONS, _N_REMARKS = 8, 4
+_N_SECTIONS, _N_REMARKS = 6, 4
 _N_TILES, _N_GROUPED = 6, 12
 _TITLE_CHARS = 120
 

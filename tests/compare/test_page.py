@@ -68,7 +68,7 @@ def test_a_page_is_small_whatever_is_compared(
     page = Page(text)
     assert_links_lead_nowhere_else(page.attributes)
     assert f'<b class="plain">{n_systems}</b>' in text
-    assert ("More metrics" in text) == (n_metrics > 8)
+    assert ("More metrics" in text) == (n_metrics > 6)
 
 
 def test_names_and_texts_of_others_are_shown_and_never_run() -> None:

@@ -1,0 +1,64 @@
+"""Pages stay low in a browser, where there is one, whatever the data: as they open, unfolded."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from compare.test_page import large_page
+from explain.test_page import LARGE, make_large_explanation
+from pages import test_browser
+from qaeval_core.explain.page import explanation_page
+from qaeval_core.study.page import study_page
+from study.test_page import ENVIRONMENT, make_large_study
+
+pytestmark = test_browser.pytestmark  # It needs a browser, and takes seconds.
+MAX_PIXELS, MAX_PAGE_BYTES = 20_000, 2_000_000
+
+_HEIGHT = """
+const frame = document.getElementById("frame");
+window.addEventListener("load", () => {
+  const said = document.createElement("pre");
+  said.id = "found";
+  said.textContent = JSON.stringify({ height: frame.contentDocument.documentElement.scrollHeight });
+  frame.remove();
+  document.body.append(said);
+});
+"""
+_PAGES: dict[str, Callable[[], str]] = {
+    **{
+        f"explain, {name}": lambda own=own: explanation_page(make_large_explanation(*own))
+        for name, own in LARGE.items()
+    },
+    **{
+        f"correlate, {n_metrics} of {name[:8]}": (
+            lambda own=(name, n_metrics, n_subsets, n_human): study_page(
+                make_large_study(*own), ENVIRONMENT
+            )
+        )
+        for name, n_metrics, n_subsets, n_human in (
+            ("metric", 200, 2, 2),
+            ("metric", 3, 20, 20),
+            ("長い名前の列" * 40, 40, 9, 9),
+        )
+    },
+    "compare, systems": lambda: large_page(n_systems=500, n_metrics=2),
+    "compare, metrics": lambda: large_page(n_systems=3, n_metrics=200, n_by=1),
+    "compare, names": lambda: large_page(n_systems=40, n_metrics=9, name="W" * 300, n_by=13),
+}
+
+
+@pytest.fixture(scope="module", params=_PAGES)
+def page(request: pytest.FixtureRequest) -> str:
+    """A page of one extreme."""
+    return _PAGES[request.param]()
+
+
+@pytest.mark.parametrize("width", [400, 1280])
+def test_a_page_is_low_as_it_opens(page: str, width: int, tmp_path: Path) -> None:
+    """Nobody scrolls through a hundred screens; what is folded may hold more."""
+    assert len(page.encode()) < MAX_PAGE_BYTES
+    height = test_browser.measured(page, width, tmp_path, script=_HEIGHT)["height"]
+    assert 900 < height < MAX_PIXELS, height
