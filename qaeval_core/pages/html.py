@@ -54,7 +54,8 @@ table:has(.heat) thead th + th { writing-mode: vertical-rl; }
 .wide { overflow: auto; container-type: inline-size; max-height: 36rem; }
 table { border-collapse: collapse; margin: .5rem 0; }
 caption { text-align: left; padding: .2rem 0; }
-caption span { display: inline-block; position: sticky; left: 0; max-width: 100cqi; }
+caption span { display: inline-block; position: sticky; left: 0; max-width: 100cqi;
+  overflow-wrap: anywhere; }
 td.long { min-width: 14rem; overflow-wrap: anywhere; }
 th, td { border: 1px solid var(--line); padding: .15rem .5rem; text-align: left;
   vertical-align: top; white-space: pre-wrap; } td.number { text-align: right;

@@ -82,15 +82,16 @@ class _StudyRoom:
     n_tables: int  # of a kind
     n_rows: int  # of a table, and of its charts
     n_boxes: int  # metrics whose scores are shown by rating, of each human column
+    n_grids: int  # coefficients whose pairs are drawn
     n_chars: int  # of a name or a signature
 
 
 _ROOMS = (
-    _StudyRoom(24, 60, 24, 2000),
-    _StudyRoom(12, 40, 12, 400),
-    _StudyRoom(6, 20, 6, 100),
-    _StudyRoom(3, 10, 3, 60),
-    _StudyRoom(1, 5, 0, 30),
+    _StudyRoom(24, 60, 24, 3, 2000),
+    _StudyRoom(12, 40, 12, 1, 400),
+    _StudyRoom(6, 20, 6, 1, 100),
+    _StudyRoom(3, 10, 3, 1, 60),
+    _StudyRoom(1, 5, 0, 1, 30),
 )
 
 
@@ -285,14 +286,16 @@ def _figures(table: str, own: Shown, room: _StudyRoom, x_range: tuple[float, flo
     if draw is None or (draw is _pairs and len(own.groups) < 2):
         return ""
     figures = []
-    for i in range(len(own.groups[0])):
+    n_all = len(own.groups[0])
+    n = min(n_all, room.n_grids) if draw is _pairs else n_all
+    for i in range(n):
         # A grid needs all pairs of its metrics.
         groups = own.groups if draw is _pairs else own.groups[: room.n_rows]
         column = [group[i] for group in groups]
         name = column[0].coefficient or own.head[-1]
         figures.append(figure(name, draw(column, room, x_range)))
     legend = block_html(Passage(_LEGEND, tone="soft")) if draw is _pairs else ""
-    return f'<div class="charts">{"".join(figures)}</div>{legend}'
+    return f'<div class="charts">{"".join(figures)}</div>{legend}{left_out(n_all - n, "grids")}'
 
 
 def _dots(found: Sequence[Statistic], room: _StudyRoom, x_range: tuple[float, float] | None) -> str:
