@@ -14,7 +14,7 @@ from qaeval_core.terminal import COMMAND, SHOWN_NAME
 
 
 @dataclass(frozen=True, slots=True)
-class Made:
+class HowMade:
     """How something was made, as its page and its JSON say it.
 
     Attributes
@@ -35,12 +35,12 @@ class Made:
     version: str
 
     @classmethod
-    def now(cls, name: str) -> Made:
+    def now(cls, name: str) -> HowMade:
         """Return what is so of what is being made; the name is used where --name gives none."""
         return cls(SHOWN_NAME.get() or name, date_shown(_now()), COMMAND.get(), _version())
 
     @classmethod
-    def of(cls, content: Mapping[str, Any] | None, name: str) -> Made:
+    def of(cls, content: Mapping[str, Any] | None, name: str) -> HowMade:
         """Return what JSON says of it; a version that kept nothing has the name alone."""
         known = content or {}
         own = {key: str(known.get(key) or "") for key in ("name", "date", "command", "version")}

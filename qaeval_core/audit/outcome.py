@@ -19,7 +19,7 @@ from qaeval_core.audit.paired import PairedColumn
 from qaeval_core.audit.profile_folder import shown_run
 from qaeval_core.audit.request import AuditRequest
 from qaeval_core.audit.unusual_runs import EarlierRun
-from qaeval_core.made import Made
+from qaeval_core.made import HowMade
 from qaeval_core.profile.column_profile import Profile
 from qaeval_core.profile.run_profile import RunProfile
 from qaeval_core.storage.path import StoragePath
@@ -87,10 +87,10 @@ class AuditOutcome:
         return shown_run(self.reference, own.name if own is not None else "")
 
 
-def made_of(outcome: AuditOutcome) -> Made:
+def made_of(outcome: AuditOutcome) -> HowMade:
     """Return how the report of an outcome is made, under the name of its run."""
     own = outcome.profile
-    return Made.now(outcome.out.name if own is None else own.name or outcome.out.name)
+    return HowMade.now(outcome.out.name if own is None else own.name or outcome.out.name)
 
 
 def columns_of(profile: RunProfile | None) -> Mapping[str, Profile]:

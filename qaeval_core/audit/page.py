@@ -23,15 +23,15 @@ from qaeval_core.audit.plugin_statistics import own_statistics
 from qaeval_core.audit.settings import TOLERANCES
 from qaeval_core.audit.unusual_runs import Unusual
 from qaeval_core.audit.view import AuditRoom, AuditView, effect, means_shown
-from qaeval_core.made import Made
+from qaeval_core.made import HowMade
 from qaeval_core.pages.charts import sparkline
 from qaeval_core.pages.example_rows import MAX_BYTES, RunExamples, example_lists
 from qaeval_core.pages.heading import Tile, heading, link_to
 from qaeval_core.pages.html import (
     Fields,
     Markup,
+    PageSection,
     Passage,
-    Section,
     Table,
     Tone,
     block_html,
@@ -65,7 +65,7 @@ def audit_page(
     outcome: AuditOutcome,
     examples: RunExamples | None = None,
     *,
-    made: Made | None = None,
+    made: HowMade | None = None,
     where: AnyPath = PAGE,
 ) -> str:
     """Return the page, of less than 300 kB: what has no room is left out, and that is said.
@@ -75,7 +75,7 @@ def audit_page(
     outcome : AuditOutcome
     examples : RunExamples, optional
         Rows of lowest and highest score; default none are shown.
-    made : Made, optional
+    made : HowMade, optional
         How the report is made; default now.
     where : StoragePath, Path or str
         The page's own path, from which links lead.
@@ -89,24 +89,24 @@ def audit_page(
     return text
 
 
-def _sections(own: AuditView, examples: RunExamples | None) -> Iterator[Section]:
+def _sections(own: AuditView, examples: RunExamples | None) -> Iterator[PageSection]:
     if own.names:
-        yield Section("Scores", [_columns(own), *_bounds(own)])
-        yield Section("Distributions", list(charts.distributions(own)))
+        yield PageSection("Scores", [_columns(own), *_bounds(own)])
+        yield PageSection("Distributions", list(charts.distributions(own)))
     if rates := _rates(own):
-        yield Section("Rows", [rates])
+        yield PageSection("Rows", [rates])
     if own.outcome.share_matched is not None:
-        yield Section("Rows that both runs have", list(_paired(own)))
+        yield PageSection("Rows that both runs have", list(_paired(own)))
     if own.outcome.earlier:
-        yield Section("Earlier runs", list(charts.history(own)))
+        yield PageSection("Earlier runs", list(charts.history(own)))
     if any(row.slice for row in own.outcome.result.rows):
-        yield Section("Slices", list(charts.slices(own)))
+        yield PageSection("Slices", list(charts.slices(own)))
     if examples is not None:
-        yield Section("Lowest and highest of this run", list(_examples(own, examples)))
-    yield Section("How it was made", list(_origin(own)))
+        yield PageSection("Lowest and highest of this run", list(_examples(own, examples)))
+    yield PageSection("How it was made", list(_origin(own)))
 
 
-def _head(own: AuditView, made: Made, where: AnyPath) -> Iterator[str]:
+def _head(own: AuditView, made: HowMade, where: AnyPath) -> Iterator[str]:
     outcome = own.outcome
     links = []
     if outcome.profile is not None and (to := link_to(where, outcome.out / SCORES_PAGE)):

@@ -16,7 +16,7 @@ from qaeval_core.audit.shared_rows import Side, pair_runs
 from qaeval_core.audit.source import Source, open_source
 from qaeval_core.audit.unusual_runs import EarlierRun, run_means
 from qaeval_core.errors import ConfigError, RunError, UnreadableFileError, nearest
-from qaeval_core.made import Made
+from qaeval_core.made import HowMade
 from qaeval_core.profile.run_profile import RunProfile
 from qaeval_core.running.progress import Tell, no_progress
 from qaeval_core.running.range_executor import RETRY_S, RangeExecutor
@@ -72,7 +72,7 @@ class Audit:
     def name(self) -> str:
         """What people call the run."""
         about = read_json(self.out / "run.json") or {}
-        return SHOWN_NAME.get() or Made.of(about.get("made"), self.out.name).name
+        return SHOWN_NAME.get() or HowMade.of(about.get("made"), self.out.name).name
 
     def finish(self, executor: RangeExecutor, *, tell: Tell = no_progress) -> AuditOutcome:
         """Count the rows, keep the profile, compare.

@@ -12,7 +12,7 @@ from qaeval_core.compare.counts import FarUnit
 from qaeval_core.compare.page import MOST_COLUMNS, compare_page
 from qaeval_core.compare.result import MetricResult, SystemMean
 from qaeval_core.compare.run import SystemComparison
-from qaeval_core.made import Made
+from qaeval_core.made import HowMade
 from qaeval_core.pages.heading import report_links
 from qaeval_core.pages.printed import Estimate, ResultCell, ResultTable, printed
 from qaeval_core.signature import environment
@@ -241,7 +241,7 @@ def write(found: SystemComparison, out: StoragePath) -> list[StoragePath]:
     """Write the page and, last, the numbers; return their paths."""
     paths = [out / PAGE, out / REPORT]
     tables = {own.metric: tables_of(found, own) for own in found.metrics}
-    made = Made.now(out.name)
+    made = HowMade.now(out.name)
     links = report_links(paths[0], {f"Report of {name}": own for name, own in found.request.scores})
     paths[0].put(compare_page(found, tables, made=made, links=links).encode())
     paths[1].put_json(content(found) | {"made": made.content()})

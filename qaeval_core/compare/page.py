@@ -11,11 +11,11 @@ from dataclasses import dataclass
 
 from qaeval_core.compare.result import MetricResult
 from qaeval_core.compare.run import SystemComparison
-from qaeval_core.made import Made
+from qaeval_core.made import HowMade
 from qaeval_core.pages.heading import Tile, heading
 from qaeval_core.pages.html import (
+    PageSection,
     Passage,
-    Section,
     Table,
     block_html,
     cut,
@@ -58,7 +58,7 @@ def compare_page(
     found: SystemComparison,
     tables: Mapping[str, Sequence[ResultTable]],
     *,
-    made: Made | None = None,
+    made: HowMade | None = None,
     links: Sequence[tuple[str, str]] = (),
 ) -> str:
     """Return the page, of less than 1 MB.
@@ -67,12 +67,12 @@ def compare_page(
     ----------
     tables : mapping of metric to sequence of ResultTable
         Those that are printed: systems first, the rows that differ most last.
-    made : Made, optional
+    made : HowMade, optional
         Default now.
     links : sequence of (title, address)
         Reports of the systems.
     """
-    made = made or Made.now("")
+    made = made or HowMade.now("")
     for room in _ROOMS:
         head = [*_head(found, made, links), *_remarks(found, room)]
         text = page("qaeval compare", head, list(_sections(found, tables, room)))
@@ -81,7 +81,7 @@ def compare_page(
     return text
 
 
-def _head(found: SystemComparison, made: Made, links: Sequence[tuple[str, str]]) -> list[str]:
+def _head(found: SystemComparison, made: HowMade, links: Sequence[tuple[str, str]]) -> list[str]:
     tiles = [
         Tile("Systems", f"{len(found.systems):,}"),
         Tile("Compared", f"{found.n_units:,}", f"{found.unit} that all of them have"),
@@ -123,16 +123,16 @@ def _folded(title: str, parts: Sequence[str]) -> str:
 
 def _sections(
     found: SystemComparison, tables: Mapping[str, Sequence[ResultTable]], room: _CompareRoom
-) -> Iterator[Section]:
+) -> Iterator[PageSection]:
     parts = [
         (within(own.metric, _TITLE_CHARS), list(_parts(found, own, tables[own.metric], room)))
         for own in found.metrics[: room.n_metrics]
     ]
-    yield from (Section(name, own) for name, own in parts[:_N_SECTIONS])
+    yield from (PageSection(name, own) for name, own in parts[:_N_SECTIONS])
     more = [_folded(name, own) for name, own in parts[_N_SECTIONS:]]
     if more:
         more.append(left_out(len(found.metrics) - len(parts), "metrics"))
-        yield Section("More metrics", more)
+        yield PageSection("More metrics", more)
 
 
 def _parts(

@@ -19,14 +19,14 @@ from qaeval_core.explain.parts import (
     short,
 )
 from qaeval_core.explain.standings import standings_html
-from qaeval_core.made import Made
+from qaeval_core.made import HowMade
 from qaeval_core.pages.heading import Tile, heading, link_to, report_links
 from qaeval_core.pages.html import (
     Block,
     Fields,
     Markup,
+    PageSection,
     Passage,
-    Section,
     Strip,
     Table,
     aligned,
@@ -91,26 +91,26 @@ _ROOMS = (
 def explanation_page(
     explanation: Explanation,
     *,
-    made: Made | None = None,
+    made: HowMade | None = None,
     links: Sequence[tuple[str, str]] = (),
 ) -> str:
     """Return the page, of less than 1.5 MB: what has no room is left out, and that is said.
 
     Parameters
     ----------
-    made : Made, optional
+    made : HowMade, optional
         Default now.
     links : sequence of (title, address)
         Pages beside it: of the run, and of the rows before and after this one.
     """
     name = within(row_name(explanation), _TITLE_CHARS)
     for room in _ROOMS:
-        head = _head(explanation, name, made or Made.now(""), links, room)
+        head = _head(explanation, name, made or HowMade.now(""), links, room)
         sections = [
             _texts(explanation, room),
             _scores(explanation, room),
             *_families(explanation, room),
-            Section("Environment", [_origin(explanation)]),
+            PageSection("Environment", [_origin(explanation)]),
         ]
         text = page(f"qaeval explain: {name}", head, sections)
         if len(text.encode()) < MAX_BYTES:
@@ -126,7 +126,7 @@ def write_pages(explanations: Sequence[Explanation], out: AnyPath, first: Path) 
     first : Path
         Of the first row; the others lie beside it, with their number in their name.
     """
-    made = Made.now(as_path(out).name)
+    made = HowMade.now(as_path(out).name)
     numbered = (first.with_name(f"{first.stem}-{i}{first.suffix}") for i in itertools.count(2))
     paths = [first, *itertools.islice(numbered, len(explanations) - 1)]
     report = report_links(first, {"Report of the run": out})
@@ -149,7 +149,7 @@ def row_name(explanation: Explanation) -> str:
 def _head(
     explanation: Explanation,
     name: str,
-    made: Made,
+    made: HowMade,
     links: Sequence[tuple[str, str]],
     room: _ExplainRoom,
 ) -> list[str]:
@@ -212,7 +212,7 @@ def _percent(own: Standing) -> str:
     return "more than 99 %" if 99 < percent < 100 else f"{percent:.0f} %"
 
 
-def _texts(explanation: Explanation, room: _ExplainRoom) -> Section:
+def _texts(explanation: Explanation, room: _ExplainRoom) -> PageSection:
     items = []
     for role, value in explanation.texts.items():
         items.append(f"<dt>{escaped(role)}</dt>")
@@ -223,7 +223,7 @@ def _texts(explanation: Explanation, room: _ExplainRoom) -> Section:
         if len(texts) > _N_OPEN_TEXTS:
             folded = _folded(f"{len(texts) - _N_OPEN_TEXTS:,} more", more)
             items.append(f"<dd>{folded}</dd>")
-    return Section("Texts", ["<dl>", *items, "</dl>"])
+    return PageSection("Texts", ["<dl>", *items, "</dl>"])
 
 
 def _text(text: object, room: _ExplainRoom) -> str:
@@ -233,7 +233,7 @@ def _text(text: object, room: _ExplainRoom) -> str:
     return f'<div class="{kind}" dir="auto">{inner}</div>'
 
 
-def _scores(explanation: Explanation, room: _ExplainRoom) -> Section:
+def _scores(explanation: Explanation, room: _ExplainRoom) -> PageSection:
     instances = explanation.instances
     lines = [(own, line) for own in instances for line in own.scores]
     small = (line.stored for _, line in lines)
@@ -264,14 +264,14 @@ def _scores(explanation: Explanation, room: _ExplainRoom) -> Section:
         standings_html(explanation.standings),
         details("Signatures", block_html(signatures)),
     ]
-    return Section("Scores", parts)
+    return PageSection("Scores", parts)
 
 
 def _value(value: float | int | str | None) -> str:
     return number(value) if isinstance(value, float) else "" if value is None else str(value)
 
 
-def _families(explanation: Explanation, room: _ExplainRoom) -> Iterator[Section]:
+def _families(explanation: Explanation, room: _ExplainRoom) -> Iterator[PageSection]:
     """Yield a section for each of the first families, and one for the others."""
     n_open = _N_OPEN_PARTS
     found: list[tuple[str, list[str]]] = []
@@ -282,11 +282,11 @@ def _families(explanation: Explanation, room: _ExplainRoom) -> Iterator[Section]
         parts, n_shown = _family(family, room, n_own)
         n_open -= n_shown
         found.append((_title(family), parts))
-    yield from (Section(title, parts) for title, parts in found[:_N_SECTIONS])
+    yield from (PageSection(title, parts) for title, parts in found[:_N_SECTIONS])
     more = [_folded(title, parts) for title, parts in found[_N_SECTIONS:]]
     more.append(left_out(len(explanation.families) - len(found), "models"))
     if any(more):
-        yield Section("More models", more)
+        yield PageSection("More models", more)
 
 
 def _title(family: FamilyExplanation) -> str:

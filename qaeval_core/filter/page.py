@@ -8,15 +8,15 @@ from typing import Any, TypeAlias
 
 from qaeval_core.filter.facts import RULE_REASONS
 from qaeval_core.filter.result import asked_lines, blank_lines, value_name
-from qaeval_core.made import Made
+from qaeval_core.made import HowMade
 from qaeval_core.pages import charts as svg
 from qaeval_core.pages.axes import Axis, percents
 from qaeval_core.pages.example_rows import row_cards
 from qaeval_core.pages.heading import Tile, heading
 from qaeval_core.pages.html import (
     Fields,
+    PageSection,
     Passage,
-    Section,
     Table,
     aligned,
     block_html,
@@ -34,7 +34,7 @@ _Keys: TypeAlias = Iterator[int]  # numbers of rows of the page
 
 def filter_page(
     content: Mapping[str, Any],
-    made: Made,
+    made: HowMade,
     *,
     data: str = "",
     links: Sequence[tuple[str, str]] = (),
@@ -43,7 +43,7 @@ def filter_page(
 
     Parameters
     ----------
-    made : Made
+    made : HowMade
     data : str
         What was filtered.
     links : sequence of (title, address)
@@ -51,22 +51,26 @@ def filter_page(
     """
     found, keys = content["certificate"], itertools.count(1)
     sections = [
-        Section("From all rows to those kept", [_funnel(content), *_asked(content)]),
-        Section("Kept and dropped", [_histogram(content), _means(content)]),
-        Section("Yield", [_yield_chart(content), details("As a table", _yield_table(content))]),
-        Section("Rows of each reason", list(_reason_examples(content, keys))),
-        *([Section("Labeled bad, and kept", _wrong(content, keys))] if found is not None else []),
+        PageSection("From all rows to those kept", [_funnel(content), *_asked(content)]),
+        PageSection("Kept and dropped", [_histogram(content), _means(content)]),
+        PageSection("Yield", [_yield_chart(content), details("As a table", _yield_table(content))]),
+        PageSection("Rows of each reason", list(_reason_examples(content, keys))),
+        *(
+            [PageSection("Labeled bad, and kept", _wrong(content, keys))]
+            if found is not None
+            else []
+        ),
         *_learned(content),
-        Section("At the margin", _margin(content, keys)),
+        PageSection("At the margin", _margin(content, keys)),
         *_quotas(content),
-        Section("How it was made", [_origin(content)]),
+        PageSection("How it was made", [_origin(content)]),
     ]
     head = _head(content, made, data, links)
     return page(f"{made.name}: qaeval filter", head, sections)
 
 
 def _head(
-    content: Mapping[str, Any], made: Made, data: str, links: Sequence[tuple[str, str]]
+    content: Mapping[str, Any], made: HowMade, data: str, links: Sequence[tuple[str, str]]
 ) -> list[str]:
     n_rows, n_kept = content["rows"], content["kept"]
     title = f"{n_kept:,} of {n_rows:,} rows kept"
@@ -233,7 +237,7 @@ def _asked(content: Mapping[str, Any]) -> list[str]:
     return [block_html(Passage(f"{line}.", tone="soft")) for line in asked_lines(content)]
 
 
-def _quotas(content: Mapping[str, Any]) -> list[Section]:
+def _quotas(content: Mapping[str, Any]) -> list[PageSection]:
     blocks = []
     for stage, title in (("quota", "Quota"), ("share_per", "Share of each value")):
         found = content[stage]
@@ -246,7 +250,7 @@ def _quotas(content: Mapping[str, Any]) -> list[Section]:
         rows = [[value, *(f"{own[name]:,}" for name in names)] for value, own in told]
         head = (content["columns"][stage], "reaching", "allowed", "kept", "short of it")
         blocks.append(block_html(Table(title, head, rows, numbers=(1, 2, 3, 4))))
-    return [Section("Quotas", blocks)] if blocks else []
+    return [PageSection("Quotas", blocks)] if blocks else []
 
 
 def _histogram(content: Mapping[str, Any]) -> str:
@@ -279,7 +283,7 @@ def _means(content: Mapping[str, Any]) -> str:
     return table + left_out(len(means) - len(rows), "metrics")
 
 
-def _learned(content: Mapping[str, Any]) -> list[Section]:
+def _learned(content: Mapping[str, Any]) -> list[PageSection]:
     found = content["learned"]
     if found is None:
         return []
@@ -295,7 +299,7 @@ def _learned(content: Mapping[str, Any]) -> list[Section]:
         rows,
         numbers=(1, 2),
     )
-    return [Section("Learned rank", [block_html(table)])]
+    return [PageSection("Learned rank", [block_html(table)])]
 
 
 def _reason_examples(content: Mapping[str, Any], keys: _Keys) -> Iterator[str]:

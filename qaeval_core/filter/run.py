@@ -37,7 +37,7 @@ from qaeval_core.filter.shares import Shares, make_shares, smallest_shares
 from qaeval_core.filter.sheet import write_sheet
 from qaeval_core.filter.write import MetricSums, WantedRows
 from qaeval_core.filter.yields import yield_table
-from qaeval_core.made import Made
+from qaeval_core.made import HowMade
 from qaeval_core.pages.heading import link_to
 from qaeval_core.running.range_executor import RETRY_S, LocalRangeExecutor, RangeExecutor
 from qaeval_core.stats.certificate import Certificate
@@ -325,7 +325,7 @@ def _finish(run: Filtering, content: dict[str, Any]) -> None:
         for name, path in beside.items()
         if (link := link_to(page, path)) is not None and path.is_file()
     ]
-    made = Made.now(run.folder.name)
+    made = HowMade.now(run.folder.name)
     run.write(page.name, filter_page(content, made, data=str(corpus.out), links=links).encode())
     run.write("filter.json", as_json(content))
     if content["certified"] is False:

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from urllib.parse import quote
 
-from qaeval_core.made import Made
+from qaeval_core.made import HowMade
 from qaeval_core.pages.html import Tone, escaped, within
 from qaeval_core.profile.run_profile import PAGE
 from qaeval_core.storage.path import AnyPath, as_path
@@ -31,7 +31,7 @@ class Tile:
 def heading(
     kind: str,
     title: str,
-    made: Made,
+    made: HowMade,
     *,
     tiles: Sequence[Tile] = (),
     data: Sequence[str] = (),

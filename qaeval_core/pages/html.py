@@ -180,7 +180,7 @@ Block: TypeAlias = Strip | Table | Fields | Passage
 
 
 @dataclass(frozen=True, slots=True)
-class Section:
+class PageSection:
     """A part of a page, which its contents name; ``parts`` are HTML."""
 
     title: str
@@ -188,7 +188,7 @@ class Section:
 
 
 def page(
-    title: str, head: Sequence[str], sections: Sequence[Section] = (), *, script: str = ""
+    title: str, head: Sequence[str], sections: Sequence[PageSection] = (), *, script: str = ""
 ) -> str:
     """Return a page.
 
@@ -198,7 +198,7 @@ def page(
         What the browser calls it.
     head : sequence of str
         HTML: its heading, and what must be seen first.
-    sections : sequence of Section
+    sections : sequence of PageSection
         What follows; contents name them where they are more than two.
     script : str
         The one script that a page may run which is a tool.
@@ -221,9 +221,9 @@ def page(
     )
 
 
-def _named(sections: Sequence[Section]) -> list[tuple[str, Section]]:
+def _named(sections: Sequence[PageSection]) -> list[tuple[str, PageSection]]:
     """Return sections with keys by which a link finds them, each one's own."""
-    found: dict[str, Section] = {}
+    found: dict[str, PageSection] = {}
     for own in sections:
         key = first = re.sub(r"[^a-z0-9]+", "-", own.title.lower()).strip("-") or "part"
         for n in itertools.count(2):
@@ -234,7 +234,7 @@ def _named(sections: Sequence[Section]) -> list[tuple[str, Section]]:
     return list(found.items())
 
 
-def _section(key: str, own: Section) -> str:
+def _section(key: str, own: PageSection) -> str:
     parts = filter(None, own.parts)
     return "\n".join(
         [f'<section id="{key}">', f"<h2>{escaped(own.title)}</h2>", *parts, "</section>"]

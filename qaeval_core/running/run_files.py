@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from qaeval_core.families.contract import FamilyPlan
-from qaeval_core.made import Made
+from qaeval_core.made import HowMade
 from qaeval_core.metrics.catalog import packages_of
 from qaeval_core.planning.job import Job
 from qaeval_core.signature import environment
@@ -93,7 +93,7 @@ def write_run_files(job: Job, *, n_actors: int) -> None:
             "device": job.device,
             "packages": packages_of(job.config.metrics),
             "environment": environment(),
-            "made": Made.now(job.store.out.name).content(),
+            "made": HowMade.now(job.store.out.name).content(),
         },
     )
     for family in job.run.families:

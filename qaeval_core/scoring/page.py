@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from qaeval_core.made import Made
+from qaeval_core.made import HowMade
 from qaeval_core.pages import charts as svg
 from qaeval_core.pages.example_rows import (
     MAX_BYTES,
@@ -25,8 +25,8 @@ from qaeval_core.pages.example_rows import (
 from qaeval_core.pages.heading import Tile, heading
 from qaeval_core.pages.html import (
     Fields,
+    PageSection,
     Passage,
-    Section,
     Table,
     Tone,
     aligned,
@@ -131,18 +131,18 @@ def report_page(
 
 
 def _title(content: Content) -> str:
-    return f"{Made.of(content.run.get('made'), 'OUT').name}: qaeval report"
+    return f"{HowMade.of(content.run.get('made'), 'OUT').name}: qaeval report"
 
 
-def _sections(content: Content, room: _RunRoom) -> Iterator[Section]:
+def _sections(content: Content, room: _RunRoom) -> Iterator[PageSection]:
     keys = itertools.count(1)
-    yield Section("Scores", [*_cards(content, room), details("All columns", _columns(content))])
-    yield Section("Lowest and highest", list(_examples(content, room, keys)))
-    yield Section("Without a score", list(_reasons(content, room, keys)))
+    yield PageSection("Scores", [*_cards(content, room), details("All columns", _columns(content))])
+    yield PageSection("Lowest and highest", list(_examples(content, room, keys)))
+    yield PageSection("Without a score", list(_reasons(content, room, keys)))
     if content.by:
-        yield Section("Means by slice", list(_slices(content, room)))
-    yield Section("Work", list(_work(content)))
-    yield Section("How it was made", list(_origin(content, room)))
+        yield PageSection("Means by slice", list(_slices(content, room)))
+    yield PageSection("Work", list(_work(content)))
+    yield PageSection("How it was made", list(_origin(content, room)))
 
 
 def _head(content: Content, room: _RunRoom) -> list[str]:
@@ -152,7 +152,7 @@ def _head(content: Content, room: _RunRoom) -> list[str]:
     own = heading(
         "report",
         f"{n} rows scored by {within(', '.join(report['instances']), room.n_chars)}",
-        Made.of(run.get("made"), "OUT"),
+        HowMade.of(run.get("made"), "OUT"),
         tiles=list(_tiles(report)),
         data=list(map(str, run.get("config", {}).get("input", {}).get("paths", []))),
     )

@@ -8,7 +8,7 @@ from dataclasses import asdict
 from importlib import metadata
 from typing import Any
 
-from qaeval_core.made import Made
+from qaeval_core.made import HowMade
 from qaeval_core.pages.heading import report_links
 from qaeval_core.storage.path import StoragePath
 from qaeval_core.study.page import study_page
@@ -75,7 +75,7 @@ def write_study(study: Study, out: StoragePath) -> list[StoragePath]:
             buffer = io.BytesIO()
             table.write_parquet(buffer)
             paths[-1].put(buffer.getvalue())
-    made = Made.now(out.name)
+    made = HowMade.now(out.name)
     content = study_content(study) | {"made": made.content()}
     paths += [out / PAGE, out / "report.json"]
     links = report_links(paths[-2], {f"Report of {own}": own for own in study.request.scores})

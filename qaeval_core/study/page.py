@@ -13,15 +13,15 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from qaeval_core.made import Made
+from qaeval_core.made import HowMade
 from qaeval_core.pages import chart_grids as svg_grid
 from qaeval_core.pages import charts as svg
 from qaeval_core.pages.chart_grids import Box
 from qaeval_core.pages.heading import Tile, heading
 from qaeval_core.pages.html import (
     Fields,
+    PageSection,
     Passage,
-    Section,
     Table,
     block_html,
     details,
@@ -71,7 +71,7 @@ class _Content:
     tables: Mapping[str, Sequence[Shown]]
     boxes: _Boxes
     environment: Mapping[str, Any]
-    made: Made
+    made: HowMade
     links: Sequence[tuple[str, str]]
 
 
@@ -99,7 +99,7 @@ def study_page(
     study: Study,
     environment: Mapping[str, Any],
     *,
-    made: Made | None = None,
+    made: HowMade | None = None,
     links: Sequence[tuple[str, str]] = (),
 ) -> str:
     """Return the page, of less than 300 kB.
@@ -109,13 +109,13 @@ def study_page(
     study : Study
     environment : mapping
         Versions, as report.json has them.
-    made : Made, optional
+    made : HowMade, optional
         Default now.
     links : sequence of (title, address)
         Pages of the runs whose scores these are.
     """
     found = {table: list(sections(study, table)) for table in _TITLES}
-    made = made or Made.now("")
+    made = made or HowMade.now("")
     content = _Content(study, found, _all_boxes(study), environment, made, links)
     for room in _ROOMS:
         text = page("qaeval correlate", _head(content, room), list(_sections(content, room)))
@@ -144,13 +144,15 @@ def _best_first(study: Study, human: str) -> list[Statistic]:
     return sorted(found.values(), key=lambda one: -one.agreement)
 
 
-def _sections(content: _Content, room: _StudyRoom) -> Iterator[Section]:
+def _sections(content: _Content, room: _StudyRoom) -> Iterator[PageSection]:
     opened = _opened(content, room)
     for table, title in _TITLES.items():
         if content.tables[table]:
-            yield Section(title, list(_tables(table, content.tables[table], room, opened[table])))
-    yield Section("Scores by rating", list(_ratings(content, room)))
-    yield Section("How it was made", list(_origin(content, room)))
+            yield PageSection(
+                title, list(_tables(table, content.tables[table], room, opened[table]))
+            )
+    yield PageSection("Scores by rating", list(_ratings(content, room)))
+    yield PageSection("How it was made", list(_origin(content, room)))
 
 
 def _head(content: _Content, room: _StudyRoom) -> list[str]:

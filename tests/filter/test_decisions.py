@@ -23,7 +23,7 @@ from qaeval_core.filter import corpus_rows, order
 from qaeval_core.filter.page import filter_page
 from qaeval_core.filter.request import FilterRequest
 from qaeval_core.filter.run import filter_corpus
-from qaeval_core.made import Made
+from qaeval_core.made import HowMade
 from qaeval_core.running.range_executor import LocalRangeExecutor
 from qaeval_core.schema import COLUMNS_METADATA
 from qaeval_core.tables import corpus
@@ -355,7 +355,7 @@ def test_values_of_which_lower_ones_are_better_are_shown_as_they_are() -> None:
     assert [str(value) for value in found.decisions["rank_value"].to_pylist()][1] == "0.0"
     examples = {own["id"]: own["rank_value"] for own in found.content["examples"]}
     assert examples == {"a": 3.0, "b": 0.0, "c": 2.0, "e": 4.0}
-    page = filter_page(found.content, Made.of(None, "kept"))
+    page = filter_page(found.content, HowMade.of(None, "kept"))
     margin = page.partition('<section id="at-the-margin">')[2]
     rows = re.findall(r"<b>(\w)</b> · loss (\S+)", margin)
     assert rows == [("c", "2"), ("b", "0"), ("a", "3"), ("e", "4")]

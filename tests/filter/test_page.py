@@ -14,11 +14,11 @@ from filter_corpora import filtered, questions, scored
 from helpers import qaeval
 from qaeval_core import filter_table
 from qaeval_core.filter.page import filter_page
-from qaeval_core.made import Made
+from qaeval_core.made import HowMade
 from scoring.test_page import ATTACK, assert_links_lead_nowhere_else, assert_stands_alone
 from scoring.test_page import Page as Parsed
 
-MADE = Made("2026-W03", "2026-01-18 06:00 UTC", "qaeval filter out", "1.0")
+MADE = HowMade("2026-W03", "2026-01-18 06:00 UTC", "qaeval filter out", "1.0")
 
 
 @pytest.fixture(scope="module")

@@ -23,7 +23,7 @@ from qaeval_core.filter.page import filter_page
 from qaeval_core.filter.quotas import largest_remainders, n_of
 from qaeval_core.filter.result import result_lines
 from qaeval_core.filter.values import RowValues, ValueCodes
-from qaeval_core.made import Made
+from qaeval_core.made import HowMade
 from qaeval_core.running.range_executor import LocalRangeExecutor
 from qaeval_core.tables import corpus
 from qaeval_core.tables import range_reader as ranges
@@ -278,7 +278,7 @@ def test_what_is_told_of_many_values_is_bounded() -> None:
     }  # fmt: skip
     assert (
         len(json.dumps(found.content)) < 100_000
-        and len(filter_page(found.content, Made.of(None, "kept"))) < 100_000
+        and len(filter_page(found.content, HowMade.of(None, "kept"))) < 100_000
     )
     lines = list(result_lines(found.content, "kept"))
     assert f"  {n - 60:,} more values: {2 * (n - 60):,} below their quota" in lines

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from helpers import qaeval
-from qaeval_core.made import Made, date_shown
+from qaeval_core.made import HowMade, date_shown
 from qaeval_core.pages.heading import Tile, heading, link_to
 from qaeval_core.terminal import COMMAND, SHOWN_NAME
 
@@ -16,7 +16,7 @@ ATTACK = "</code><b onclick=x>'\"&\u202e"
 
 
 def test_a_heading_names_all_that_it_was_made_of() -> None:
-    made = Made("2026-W03", "2026-01-18 06:00 UTC", f"qaeval score {ATTACK}", "1.2")
+    made = HowMade("2026-W03", "2026-01-18 06:00 UTC", f"qaeval score {ATTACK}", "1.2")
     shown = "".join(
         heading(
             "report",
@@ -34,25 +34,25 @@ def test_a_heading_names_all_that_it_was_made_of() -> None:
 
 
 def test_what_is_not_known_is_left_out() -> None:
-    shown = "".join(heading("report", "9 rows", Made.of(None, "out")))
+    shown = "".join(heading("report", "9 rows", HowMade.of(None, "out")))
     assert "qaeval report · out" in shown and "<dt>" not in shown
 
 
 def test_what_is_made_now_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     """The clock of the tests stands; that of users does not."""
-    assert Made.now("out") == Made(
-        "out", "2026-01-01 00:00 UTC", COMMAND.get(), Made.now("").version
+    assert HowMade.now("out") == HowMade(
+        "out", "2026-01-01 00:00 UTC", COMMAND.get(), HowMade.now("").version
     )
     monkeypatch.delenv("SOURCE_DATE_EPOCH")
     before = datetime.now(UTC)
-    shown = Made.now("out").date
+    shown = HowMade.now("out").date
     assert date_shown(before) <= shown <= date_shown(datetime.now(UTC))
     token = SHOWN_NAME.set("2026-W03")
     try:
-        assert Made.now("out").name == "2026-W03"
+        assert HowMade.now("out").name == "2026-W03"
     finally:
         SHOWN_NAME.reset(token)
-    assert Made.of(Made.now("out").content(), "other") == Made.now("out")
+    assert HowMade.of(HowMade.now("out").content(), "other") == HowMade.now("out")
 
 
 def test_links_are_relative_and_of_one_store(tmp_path: Path) -> None:
