@@ -226,7 +226,11 @@ def test_what_it_would_take(out: Path, tmp_path: Path) -> None:
     assert "quadratic in a group's questions" in said
     assert qaeval("filter", out, "--share", "0.5", expect=2).count("give --to KEPT") == 1
     said = qaeval("filter", "--help")
-    assert said.count("qaeval filter out --to kept") == 5
+    assert said.count("qaeval filter out --to kept") == 6
+    counted = ["--quota", "topic=9", "--share", "0.5", "--share-per", "context"]
+    said = qaeval("filter", out, "--dry-run", *counted)
+    assert "share (0.5 of each context)" in said and "0.1 MB, 44 bytes a row" in said
+    assert "values of topic and of context are counted: some 100 bytes each" in said
 
 
 def test_exit_codes(out: Path, tmp_path: Path) -> None:
