@@ -189,7 +189,7 @@ NameOption = Annotated[
         group=OUTPUT,
         metavar="NAME",
         text="Name shown in the page, e.g. 2026-W03.",
-        show_default="that of the folder",
+        show_default="that of OUT",
         callback=_called,
     ),
 ]

@@ -325,7 +325,7 @@ def _finish(run: Filtering, content: dict[str, Any]) -> None:
         for name, path in beside.items()
         if (link := link_to(page, path)) is not None and path.is_file()
     ]
-    made = HowMade.now(run.folder.name)
+    made = HowMade.now(corpus.out.name)
     run.write(page.name, filter_page(content, made, data=str(corpus.out), links=links).encode())
     run.write("filter.json", as_json(content))
     if content["certified"] is False:
