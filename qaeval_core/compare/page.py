@@ -32,7 +32,7 @@ MAX_BYTES = 1_000_000
 # Metrics with a section of their own, and remarks that are not folded, so that the page stays low.
 _N_SECTIONS, _N_REMARKS = 6, 4
 _N_TILES, _N_GROUPED = 6, 12
-_TITLE_CHARS = 120
+_TITLE_CHARS, _REMARK_CHARS = 80, 300
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +162,8 @@ def _table(table: ResultTable, room: _CompareRoom) -> str:
     title = within(table.title, room.n_chars)
     parts = [block_html(Table(title, head, rows, numbers=numbers))]
     parts += [
-        block_html(Passage(within(line, room.n_chars), tone="soft")) for line in table.remarks
+        block_html(Passage(within(line, min(room.n_chars, _REMARK_CHARS)), tone="soft"))
+        for line in table.remarks
     ]
     parts.append(left_out(len(table.head) - len(head), "columns"))
     return "\n".join([*parts, left_out(len(table.rows) - len(rows), "rows")])

@@ -56,7 +56,11 @@ def large_page(**given: object) -> str:
 
 @pytest.mark.parametrize(
     ("n_systems", "n_metrics", "name", "n_by"),
-    [(500, 2, "system", 2), (2, 200, "system", 1), (40, 9, "W" * 300, 13)],
+    [
+        (500, 2, "system", 2),
+        (2, 200, "system", 1),
+        pytest.param(40, 9, "W" * 300, 13, marks=pytest.mark.slow),
+    ],
 )
 def test_a_page_is_small_whatever_is_compared(
     n_systems: int, n_metrics: int, name: str, n_by: int

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,6 +16,7 @@ from answer_models import AnswerModels
 from helpers import read_scores, run_locally, write_parquet
 from qaeval_core.explain.parts import Explanation, FamilyExplanation, TargetParts
 from qaeval_core.explain.row import explain_row
+from qaeval_core.pages.html import Table
 
 ROW = {
     "id": "a",
@@ -124,6 +126,43 @@ def test_all_of_it_equals_what_is_stored(explained: Explanation) -> None:
     assert explained.max_difference < 1e-5
     # The count of the corpus runs no model: there are no tokens to show.
     assert {found.family for found in explained.families} == {"token_match", "token_match_context"}
+
+
+def framed(map_: Table) -> list[tuple[int, str]]:
+    """Return the column and the number of the framed cell of each row of a heat map."""
+    found = []
+    for row in map_.rows:
+        ((i, cell),) = [(i, own) for i, own in enumerate(row[1:]) if " best" in own]
+        found.append((i, re.findall(">(.*)<", cell)[0]))
+    return found
+
+
+def test_a_heat_map_frames_the_best_partner_of_each_token(explained: Explanation) -> None:
+    """Protects from a picture of another pair than was scored."""
+    for target in family_of(explained, "idf", "token_match").targets:
+        for part, data in zip(target.parts, parts_of(target), strict=True):
+            (shown,) = part.blocks
+            assert len(shown.head) == 1 + len(data.reference)
+            assert [row[0] for row in shown.rows] == [own.strip() for own in data.candidate]
+            for (i, number), best, cosine in zip(
+                framed(shown), data.candidate_matched, data.candidate_cosine, strict=True
+            ):
+                assert i == best and float(number) == pytest.approx(cosine, abs=0.00501)
+
+
+@pytest.mark.slow
+def test_moverscore_shows_what_moving_costs(tmp_path: Path, artifacts_root: Path) -> None:
+    out = score(tmp_path, [ROW], **{"metrics.moverscore.metric": "moverscore"})
+    explanation = explain_row(out, identity="a")
+    (family,) = explanation.families
+    assert [target.reason for target in family.targets] == [None, "empty_target", None, None]
+    parts = [part for target in family.targets for part in target.parts]
+    stored = read_scores(out).to_dicts()[0]["moverscore"]
+    assert max(1 - part.data["transport_cost"] for part in parts) == pytest.approx(stored, abs=1e-5)
+    for part in parts:
+        shown = part.blocks[-1]
+        assert len(framed(shown)) == len(part.data["candidate"])
+        assert shown.head[1:] == [own.strip() for own in part.data["reference"]]
 
 
 @pytest.mark.slow

@@ -329,6 +329,14 @@ def test_a_small_page_leaves_nothing_out() -> None:
     assert "left out" not in explanation_page(make_explanation())
 
 
+def test_the_map_of_lrm_is_what_used_layers_add() -> None:
+    """The first layer is not used: its matches are no part of the score."""
+    table = _PARTS[0].blocks[1]
+    assert table.head == ["candidate token", "one", "three"]
+    cells = [[re.findall(">(.*)<", own) for own in row[1:]] for row in table.rows]
+    assert cells == [[[".75"], []], [[], ["1.0"]]]
+
+
 def test_the_head_has_a_tile_for_each_metric_and_its_place_among_all_rows() -> None:
     """Of bertscore the F1 says most, as in the report."""
     columns = ("bertscore_precision", "bertscore_f1")

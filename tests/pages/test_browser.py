@@ -20,6 +20,7 @@ import polars as pl
 import pytest
 
 from audit_weeks import audited, week
+from compare.test_page import large_page
 from explain.test_page import make_explanation, make_standing
 from filter_corpora import questions
 from helpers import qaeval, run_locally
@@ -248,12 +249,15 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
             )
         ),
         "correlate": (folder / "study" / "correlate.html").read_text(),
+        "compare": large_page(n_systems=40, n_metrics=7, name="W" * 300, n_by=2),
     }
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", WIDTHS)
-@pytest.mark.parametrize("name", ["report", "filter", "audit", "explain", "correlate", "label"])
+@pytest.mark.parametrize(
+    "name", ["report", "filter", "audit", "explain", "correlate", "compare", "label"]
+)
 def test_nothing_is_beyond_what_holds_it(
     pages: dict[str, str], tmp_path: Path, name: str, width: int, scheme: str
 ) -> None:
