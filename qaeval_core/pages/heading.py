@@ -105,8 +105,8 @@ def report_links(page: AnyPath, outs: Mapping[str, AnyPath]) -> list[tuple[str, 
     found = []
     for name, out in itertools.islice(outs.items(), _N_LINKS):
         report = as_path(out) / PAGE
-        address = link_to(page, report) if report.is_file() else None
-        if address is not None:
+        address = link_to(page, report)
+        if address is not None and report.is_file():
             found.append((name, address))
     return found
 

@@ -308,12 +308,16 @@ def make_large_explanation(n_metrics: int, n_targets: int, n_windows: int) -> Ex
     )
 
 
-LARGE = {"long context": (2, 1, 60), "metrics": (200, 1, 1), "references": (2, 300, 1)}
+LARGE = {
+    "windows": (2, 1, 12),
+    "long context": (2, 1, 60),
+    "metrics": (200, 1, 1),
+    "references": (2, 300, 1),
+}
 
 
 @pytest.mark.parametrize(
-    "name",
-    ["long context", *(pytest.param(own, marks=pytest.mark.slow) for own in list(LARGE)[1:])],
+    "name", ["windows", *(pytest.param(own, marks=pytest.mark.slow) for own in list(LARGE)[1:])]
 )
 def test_a_page_is_small_whatever_the_row_holds(name: str) -> None:
     """A context of 100,000 characters has 25,000 tokens, and each of them several numbers."""

@@ -9,7 +9,7 @@ import pytest
 
 from helpers import qaeval
 from qaeval_core.made import HowMade, date_shown
-from qaeval_core.pages.heading import Tile, heading, link_to
+from qaeval_core.pages.heading import Tile, heading, link_to, report_links
 from qaeval_core.terminal import COMMAND, SHOWN_NAME
 
 ATTACK = "</code><b onclick=x>'\"&\u202e"
@@ -53,6 +53,15 @@ def test_what_is_made_now_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     finally:
         SHOWN_NAME.reset(token)
     assert HowMade.of(HowMade.now("out").content(), "other") == HowMade.now("out")
+
+
+def test_only_reports_that_are_there_are_linked(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "report.html").touch()
+    outs = {"A": tmp_path / "a", "table": tmp_path / "b.parquet", "bucket": "s3://b/out", "-": "-"}
+    assert report_links(tmp_path / "c" / "x.html", outs) == [("A", "../a/report.html")]
+    many = {f"{i}": tmp_path / "a" for i in range(500)}
+    assert len(report_links(tmp_path / "x.html", many)) == 8
 
 
 def test_links_are_relative_and_of_one_store(tmp_path: Path) -> None:
