@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, Literal
 
 import numpy as np
@@ -93,6 +94,7 @@ class Session:
             raise ModelError(
                 f"{artifact.model_path} cannot be loaded: {_first(error)} [QA0414]"
             ) from None
+        self._limit = _BatchLimit(max_batch_s) if max_batch_s is not None else None
         self._check_graph()
         used = self._session.get_providers()[0]
         if device == "cuda" and used != "CUDAExecutionProvider":
@@ -116,7 +118,7 @@ class Session:
         self._check_ids(inputs)
         options = self._make_run_options()
         try:
-            with _stopped_after(self.max_batch_s, options):
+            with self._stopped_in_time(options):
                 (output,) = self._session.run(None, dict(inputs), options)
         except MemoryError as error:
             raise DeviceMemoryError(f"{error or 'out of memory'} [QA0413]") from None
@@ -135,6 +137,9 @@ class Session:
             ) from None
         self._check_output(np.asarray(output), inputs)
         return np.asarray(output)
+
+    def _stopped_in_time(self, options: Any) -> AbstractContextManager[None]:
+        return nullcontext() if self._limit is None else self._limit.over(options)
 
     def _check_graph(self) -> None:
         """Raise ModelError unless the graph reads and returns what the record says."""
@@ -277,19 +282,48 @@ def available_cpus() -> int:
     return os.cpu_count() or 1
 
 
-@contextmanager
-def _stopped_after(seconds: float | None, options: Any) -> Iterator[None]:
-    """Stop a run of ONNX Runtime before its next operator, if it takes longer."""
-    if seconds is None:
-        yield
-        return
-    timer = threading.Timer(seconds, setattr, (options, "terminate", True))
-    timer.daemon = True
-    timer.start()
-    try:
-        yield
-    finally:
-        timer.cancel()
+class _BatchLimit:
+    """Stops a run of ONNX Runtime before its next operator, if it takes longer.
+
+    One thread looks, when the oldest run would have to end: a timer for each batch starts a thread
+    for each, and the batch waits for it to be there.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._lock = threading.Lock()
+        self._running: list[tuple[float, Any]] = []
+        self._is_watched = False
+
+    @contextmanager
+    def over(self, options: Any) -> Iterator[None]:
+        """Limit what runs inside."""
+        run = (time.monotonic() + self._seconds, options)
+        with self._lock:
+            self._running.append(run)
+            is_watched, self._is_watched = self._is_watched, True
+        if not is_watched:
+            threading.Thread(target=self._watch, name="batch-limit", daemon=True).start()
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._running.remove(run)
+
+    def _watch(self) -> None:
+        """Look until nothing runs; what begins meanwhile ends after the next look."""
+        wait = self._seconds
+        while True:
+            time.sleep(wait)
+            with self._lock:
+                now = time.monotonic()
+                for until, options in self._running:
+                    options.terminate = options.terminate or until <= now
+                if not self._running:
+                    self._is_watched = False
+                    return
+                ends = (until for until, _ in self._running if until > now)
+                wait = min(ends, default=now + self._seconds) - now
 
 
 def token_budget_batches(

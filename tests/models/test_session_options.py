@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import onnxruntime as ort
 import pytest
 
@@ -65,3 +67,12 @@ def test_threads_beside_a_gpu_are_few_and_do_not_spin(
 def test_one_thread_beside_a_gpu_stays_one(options_of: Any) -> None:
     """Two are a limit: an actor that reserves one CPU has no second one."""
     assert options_of("cuda", 1).intra_op_num_threads == 1
+
+
+def test_a_limit_of_batches_takes_one_thread_for_all_of_them(tmp_path: Path) -> None:
+    """One for each batch took more of the CPU than all else that is done for it."""
+    session = Session(load_artifact(make_artifact(tmp_path / "a")), n_threads=1, max_batch_s=600)
+    before = threading.active_count()
+    for _ in range(5):
+        session.run({"input_ids": np.ones((1, 3), np.int64)})
+        assert threading.active_count() == before + 1
