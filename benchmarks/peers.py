@@ -53,9 +53,12 @@ class LrmPeer:
         candidate = encode(question, add_special_tokens=False).ids
         target = encode(context, add_special_tokens=False).ids
         room, _ = target_windows(
-            len(candidate), len(target), n_positions=self._facts.max_positions, n_special=3
+            np.array([len(candidate)]),
+            np.array([len(target)]),
+            n_positions=self._facts.max_positions,
+            n_special=3,
         )
-        windows = equal_windows(len(target), max_tokens=room)
+        windows = equal_windows(len(target), max_tokens=int(room[0]))
         scores = [self._score_window(candidate, target[a:b]) for a, b in windows]
         return sum(scores) / len(scores)
 
@@ -110,10 +113,13 @@ class GrgPeer:
         candidate = encode(question, add_special_tokens=False).ids
         target = encode(" " + context, add_special_tokens=False).ids
         room, _ = target_windows(
-            len(candidate), len(target), n_positions=self._n_positions, n_special=1
+            np.array([len(candidate)]),
+            np.array([len(target)]),
+            n_positions=self._n_positions,
+            n_special=1,
         )
         gains = []
-        for a, b in equal_windows(len(target), max_tokens=room):
+        for a, b in equal_windows(len(target), max_tokens=int(room[0])):
             base = self._nats([], target[a:b])
             gains.append(max((self._nats(candidate, target[a:b]) - base) / abs(base), 0.0))
         return sum(gains) / len(gains)

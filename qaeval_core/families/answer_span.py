@@ -20,18 +20,19 @@ from qaeval_core.families.model_units import (
     CANDIDATE_TOO_LONG,
     ModelScorer,
     PairTemplate,
+    Reasons,
     Units,
     Work,
+    has_score,
     list_column,
     per_target,
-    reasons_column,
     refuse_non_finite,
     target_windows,
 )
-from qaeval_core.families.validate import SharedPairs
+from qaeval_core.families.validate import IntArray, SharedPairs
 from qaeval_core.models.artifact import Artifact
 from qaeval_core.models.record import MAX_ANSWER_TOKENS, N_ANSWER_SPANS, NO_SPAN
-from qaeval_core.text.encode import CharSpans, TextEncoder, TokenIds, overlapping_windows
+from qaeval_core.text.encode import CharSpans, TextEncoder, overlapping_windows
 from qaeval_core.text.tokenize import make_tokenizer
 
 EMPTY_ANSWER = "empty_answer"
@@ -123,66 +124,75 @@ class AnswerSpanScorer(ModelScorer):
         """Encode distinct texts; lay out one unit per window of each distinct pair."""
         asked = [(question, answer) for question, answer in shared.candidates]
         contexts = [str(context) for context in shared.targets]
-        distinct = list(dict.fromkeys(question for question, _ in asked))
-        questions = dict(zip(distinct, self.encoder.encode(distinct), strict=True))
-        encoded = self.encoder.encode_words(contexts)
-        work = AnswerSpanWork(shared, asked)
+        index = {text: i for i, text in enumerate(dict.fromkeys(text for text, _ in asked))}
+        questions = self.encoder.encode(list(index))
+        question_of = np.array([index[text] for text, _ in asked], dtype=np.int64)
+        encoded, words = self.encoder.encode_words(contexts)
+        asked_with = questions.take(question_of[shared.pair_candidate])
+        read_in = encoded.take(shared.pair_target)
+        room, reasons = self._room(asked_with.counts, read_in.counts)
+        has_no_answer = np.array([not answer.strip() for _, answer in asked], dtype=bool)
+        reasons[has_score(reasons) & has_no_answer[shared.pair_candidate]] = EMPTY_ANSWER
+        second_start = self._template.second_start(asked_with.counts)
+        read: list[ReadContext | None] = [None] * len(reasons)
         known: dict[tuple[str, int], ReadContext] = {}
-        for i, j in shared.pairs():
-            question, answer = asked[i]
-            ids, (context, words) = questions[question], encoded[j]
-            room, reason = self._room(len(ids), len(context))
-            if reason is None and not answer.strip():
-                reason = EMPTY_ANSWER
-            if reason is None and (question, j) not in known:
-                known[question, j] = ReadContext(contexts[j], words)
-                self._add_windows(known[question, j], work.units, ids, context, room=room)
-            work.reasons.append(reason)
-            work.read.append(None if reason else known[question, j])
-        n_windows = [0 if read is None else len(read.units) for read in work.read]
-        work.n_units_unshared = int(np.array(n_windows, dtype=np.int64)[shared.row_pair].sum())
-        return work
+        windows: list[tuple[int, int, int, int]] = []
+        for pair in np.flatnonzero(has_score(reasons)).tolist():
+            i, j = int(shared.pair_candidate[pair]), int(shared.pair_target[pair])
+            own = read[pair] = known.setdefault(
+                (asked[i][0], j), ReadContext(contexts[j], words[j])
+            )
+            if own.units:
+                continue
+            for start, stop, n_owned in overlapping_windows(
+                len(read_in[pair]), max_tokens=int(room[pair]), n_overlap=MAX_ANSWER_TOKENS
+            ):
+                own.units.append(len(windows))
+                own.shifts.append(start - int(second_start[pair]))
+                windows.append((pair, start, stop - start, n_owned))
+        of, start_of, n_context, n_starts = np.array(windows, np.int64).reshape(-1, 4).T
+        units = Units(
+            self._template.pair(asked_with.take(of), read_in.take(of).cut(start_of, n_context)),
+            told={
+                "second_start": second_start[of],
+                "n_context": n_context,
+                "n_starts": n_starts,
+            },
+            shape=(2 + 3 * N_ANSWER_SPANS,),
+        )
+        return AnswerSpanWork(shared, asked, units, read, reasons)
 
-    def _room(self, n_question: int, n_context: int) -> tuple[int, str | None]:
-        room, reason = target_windows(
+    def _room(self, n_question: IntArray, n_context: IntArray) -> tuple[IntArray, Reasons]:
+        room, reasons = target_windows(
             n_question,
             n_context,
             n_positions=self.artifact.record.max_positions,
             n_special=self._template.n_special,
         )
         # A window of which half is the next one's too: with less, there would be no end of them.
-        if reason is None and room < 2 * MAX_ANSWER_TOKENS:
-            return 0, CANDIDATE_TOO_LONG
-        return room, reason
-
-    def _add_windows(
-        self, read: ReadContext, units: Units, question: TokenIds, context: TokenIds, *, room: int
-    ) -> None:
-        template = self._template
-        second_start = template.second_start(len(question))
-        windows = overlapping_windows(len(context), max_tokens=room, n_overlap=MAX_ANSWER_TOKENS)
-        for start, stop, n_owned in windows:
-            unit = units.add(
-                template.pair(question, context[start:stop]),
-                second_start=second_start,
-                n_context=stop - start,
-                n_starts=n_owned,
-            )
-            read.units.append(unit)
-            read.shifts.append(start - second_start)
+        reasons[has_score(reasons) & (room < 2 * MAX_ANSWER_TOKENS)] = CANDIDATE_TOO_LONG
+        return room, reasons
 
 
 class AnswerSpanWork(Work):
     """Units of one shard, and what was found in the context of each pair once the model ran."""
 
-    def __init__(self, shared: SharedPairs[Any], asked: list[ContextAndQuestion]) -> None:
+    def __init__(
+        self,
+        shared: SharedPairs[Any],
+        asked: list[ContextAndQuestion],
+        units: Units,
+        read: list[ReadContext | None],
+        reasons: Reasons,
+    ) -> None:
         self.shared = shared
-        self.units = Units(
-            told=("second_start", "n_context", "n_starts"), shape=(2 + 3 * N_ANSWER_SPANS,)
-        )
-        self.reasons: list[str | None] = []
-        self.read: list[ReadContext | None] = []
+        self.units = units
+        self.read = read
+        self._reasons = reasons
         self._asked = asked
+        n_windows = np.array([0 if own is None else len(own.units) for own in read], np.int64)
+        self._n_windows = n_windows
+        self.n_units_unshared = int(n_windows[shared.row_pair].sum())
 
     def statistics(self) -> dict[str, pa.Array]:
         """Return scores, the answer that was found, and its words in common with the given one."""
@@ -202,13 +212,12 @@ class AnswerSpanWork(Work):
             scores[pair] = best.score, found.log_sum, found.null_score
             _, given = self._asked[int(self.shared.pair_candidate[pair])]
             words[pair] = _in_common(best.text, given)
-        n_windows = np.array([len(read.units) if read else 0 for read in self.read], np.int64)
-        reasons, _ = refuse_non_finite(self.reasons, scores.sum(axis=1))
+        reasons, _ = refuse_non_finite(self._reasons, scores.sum(axis=1))
         found_answers = [answers[pair] for pair in self.shared.row_pair.tolist()]
         columns = {
             "answer": list_column(found_answers, self.shared.n_targets),
-            "n_windows": per_target(self.shared, n_windows),
-            "reasons": reasons_column(self.shared, reasons),
+            "n_windows": per_target(self.shared, self._n_windows),
+            "reasons": per_target(self.shared, reasons),
         }
         for i, name in enumerate(("score", "log_sum", "null_score")):
             columns[name] = per_target(self.shared, scores[:, i])

@@ -13,15 +13,15 @@ from numpy.typing import NDArray
 from qaeval_core.families.model_units import (
     ModelScorer,
     PairTemplate,
+    Reasons,
     Units,
     Work,
     empty_reasons,
+    has_score,
     per_target,
-    reasons_column,
     refuse_non_finite,
-    token_counts,
 )
-from qaeval_core.families.validate import SharedPairs, SharedTexts, share_texts
+from qaeval_core.families.validate import IntArray, SharedPairs, SharedTexts, share_texts
 
 
 class BiEncoderScorer(ModelScorer):
@@ -33,17 +33,22 @@ class BiEncoderScorer(ModelScorer):
         room = self.artifact.record.max_positions - len(template.prefix) - len(template.suffix)
         texts = share_texts(shared)
         ids = self.encoder.encode(texts.texts)
-        n_tokens = token_counts(ids)
-        work = BiEncoderWork(
+        reasons = empty_reasons(ids.counts[texts.left], ids.counts[texts.right])
+        is_scored = has_score(reasons)
+        unit_text = np.unique(np.concatenate([texts.left[is_scored], texts.right[is_scored]]))
+        read = ids.take(unit_text)
+        units = Units(
+            template.single(read.cut(0, np.minimum(read.counts, room))),
+            shape=(self.artifact.record.dim,),
+        )
+        return BiEncoderWork(
             shared,
             texts,
-            reasons=empty_reasons(n_tokens[texts.left], n_tokens[texts.right]),
-            is_truncated=n_tokens > room,
-            dim=self.artifact.record.dim,
+            units,
+            unit_text=unit_text,
+            reasons=reasons,
+            is_truncated=ids.counts > room,
         )
-        for i in work.unit_text.tolist():
-            work.units.add(template.single(ids[i][:room]))
-        return work
 
 
 class BiEncoderWork(Work):
@@ -53,27 +58,27 @@ class BiEncoderWork(Work):
         self,
         shared: SharedPairs[str],
         texts: SharedTexts[str],
+        units: Units,
         *,
-        reasons: list[str | None],
+        unit_text: IntArray,
+        reasons: Reasons,
         is_truncated: NDArray[np.bool_],
-        dim: int,
     ) -> None:
         self._shared = shared
         self._texts = texts
         self._reasons = reasons
         self._is_truncated = is_truncated
-        self._is_scored = np.array([reason is None for reason in reasons], dtype=bool)
-        sides = (texts.left[self._is_scored], texts.right[self._is_scored])
-        self.unit_text = np.unique(np.concatenate(sides))
-        self.units = Units(shape=(dim,))
+        self._is_scored = has_score(reasons)
+        self._unit_text = unit_text
+        self.units = units
         self.n_units_unshared = 2 * int(self._is_scored[shared.row_pair].sum())
-        self.n_truncated = int(is_truncated[self.unit_text].sum())
+        self.n_truncated = int(is_truncated[unit_text].sum())
 
     def statistics(self) -> dict[str, pa.Array]:
         """Return cosine, texts that were cut, and reason, per target of every row."""
         left, right = self._texts.left, self._texts.right
         unit = np.zeros(len(self._texts.texts), dtype=np.int64)
-        unit[self.unit_text] = np.arange(len(self.unit_text))
+        unit[self._unit_text] = np.arange(len(self._unit_text))
         vectors = self.units.output
         is_scored = self._is_scored
         cosine = np.full(len(left), np.nan, dtype=np.float32)
@@ -85,5 +90,5 @@ class BiEncoderWork(Work):
         return {
             "cosine": per_target(self._shared, cosine),
             "n_truncated": per_target(self._shared, np.where(is_scored, n_cut, 0)),
-            "reasons": reasons_column(self._shared, reasons),
+            "reasons": per_target(self._shared, reasons),
         }

@@ -8,8 +8,9 @@ them where the model ends.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -18,21 +19,24 @@ from numpy.typing import NDArray
 from qaeval_core.errors import ModelError
 from qaeval_core.families.model_units import (
     CANDIDATE_TOO_LONG,
-    EMPTY_CANDIDATE,
-    EMPTY_TARGET,
     MIN_CONTEXT_TOKENS,
+    Batch,
     ModelScorer,
     PairWindows,
     Units,
     Work,
+    empty_reasons,
+    has_score,
     list_column,
+    per_target,
     row_totals,
     target_windows,
 )
 from qaeval_core.families.validate import IntArray, SharedPairs
 from qaeval_core.models.artifact import Artifact
-from qaeval_core.models.session import pad
-from qaeval_core.text.encode import TextEncoder, TokenIds, equal_windows
+from qaeval_core.text.encode import TextEncoder, equal_cuts
+from qaeval_core.text.ngrams import concat_ranges
+from qaeval_core.text.token_runs import TokenRuns
 
 
 class GrgScorer(ModelScorer):
@@ -59,71 +63,111 @@ class GrgScorer(ModelScorer):
 
     def lay_out(self, shared: SharedPairs[str]) -> GrgWork:
         """Encode texts and lay out base units (shared) and prompted units."""
-        work = GrgWork(shared, is_mean_probability=self._is_authors)
-        if self._is_authors:
-            self._lay_out_texts(shared, work)
-        else:
-            self._lay_out_windows(shared, work)
-        work.n_units_unshared = 2 * work.pairs.n_row_windows(shared)
+        return self._lay_out_texts(shared) if self._is_authors else self._lay_out_windows(shared)
+
+    def _lay_out_windows(self, shared: SharedPairs[str]) -> GrgWork:
+        """BOS + window, and BOS + candidate + window; only window tokens are scored."""
+        candidates = self.encoder.encode(shared.candidates).take(shared.pair_candidate)
+        texts = self.encoder.encode([" " + text for text in shared.targets])
+        has_text = np.array([text != "" for text in shared.targets], dtype=bool)
+        targets = texts.cut(0, np.where(has_text, texts.counts, 0))  # Not the added space alone.
+        targets = targets.take(shared.pair_target)
+        room, reasons = target_windows(
+            candidates.counts, targets.counts, n_positions=self._n_positions, n_special=1
+        )
+        n_read = np.where(has_score(reasons), targets.counts, 0)
+        pair, start, n_tokens = equal_cuts(n_read, max_tokens=np.maximum(room, 1))
+        windows, candidate = targets.take(pair).cut(start, n_tokens), candidates.take(pair)
+        order = UnitOrder.of(shared.pair_target[pair], start, n_tokens)
+        candidate = candidates.take(pair[order.window])
+        prompt = candidate.cut(0, np.where(order.is_base, 0, candidate.counts))
+        bos = TokenRuns.repeated(self._bos, len(prompt))
+        units = GrgUnits(
+            TokenRuns.joined([bos, prompt, windows.take(order.window)]),
+            first_scored=1 + prompt.counts,
+            is_mean_probability=False,
+        )
+        pairs = PairWindows(np.bincount(pair, minlength=len(reasons)), reasons)
+        return GrgWork(shared, pairs, units, order)
+
+    def _lay_out_texts(self, shared: SharedPairs[str]) -> GrgWork:
+        """BOS + text + EOS of the target, and of candidate, space and target; all are scored."""
+        joined = [f"{shared.candidates[i]} {shared.targets[j]}" for i, j in shared.pairs()]
+        texts = self.encoder.encode([*shared.targets, *joined])
+        n_candidate = self.encoder.encode(shared.candidates).counts[shared.pair_candidate]
+        n_joined = texts.counts[len(shared.targets) :]
+        room = self._n_positions - 2
+        reasons = empty_reasons(n_candidate, texts.counts[shared.pair_target])
+        is_too_long = (n_joined > room) & (n_candidate + MIN_CONTEXT_TOKENS > room)
+        reasons[has_score(reasons) & is_too_long] = CANDIDATE_TOO_LONG
+        pair = np.flatnonzero(has_score(reasons))
+        order = UnitOrder.of(shared.pair_target[pair])
+        own = pair[order.window]
+        read = texts.take(
+            np.where(order.is_base, shared.pair_target[own], len(shared.targets) + own)
+        )
+        bos, eos = (TokenRuns.repeated(ids, len(read)) for ids in (self._bos, self._eos))
+        units = GrgUnits(
+            TokenRuns.joined([bos, read.cut(0, np.minimum(read.counts, room)), eos]),
+            first_scored=np.ones(len(read), dtype=np.int64),
+            is_mean_probability=True,
+        )
+        pairs = PairWindows(has_score(reasons).astype(np.int64), reasons)
+        work = GrgWork(shared, pairs, units, order)
+        work.n_truncated = int((n_joined[pair] > room).sum())
         return work
 
-    def _lay_out_windows(self, shared: SharedPairs[str], work: GrgWork) -> None:
-        """BOS + window, and BOS + candidate + window; only window tokens are scored."""
-        candidates = self.encoder.encode(shared.candidates)
-        targets = self.encoder.encode([" " + text for text in shared.targets])
-        for i, j in shared.pairs():
-            candidate, target = candidates[i], targets[j]
-            n_target = len(target) if shared.targets[j] else 0  # Not the added space alone.
-            room, reason = target_windows(
-                len(candidate), n_target, n_positions=self._n_positions, n_special=1
-            )
-            windows = equal_windows(len(target), max_tokens=room) if reason is None else []
-            work.pairs.add(windows, reason)
-            for start, stop in windows:
-                window = target[start:stop]
-                base = work.add_base((j, start, stop), np.concatenate([self._bos, window]))
-                prompted = np.concatenate([self._bos, candidate, window])
-                work.add_prompted(base, prompted, n_prompt=1 + len(candidate))
 
-    def _lay_out_texts(self, shared: SharedPairs[str], work: GrgWork) -> None:
-        """BOS + text + EOS of the target, and of candidate, space and target; all are scored."""
-        candidates = self.encoder.encode(shared.candidates)
-        targets = self.encoder.encode(shared.targets)
-        pairs = shared.pairs()
-        joined = self.encoder.encode(
-            [f"{shared.candidates[i]} {shared.targets[j]}" for i, j in pairs]
-        )
-        room = self._n_positions - 2
-        for (i, j), text in zip(pairs, joined, strict=True):
-            reason = _text_reason(len(candidates[i]), len(targets[j]), len(text), room)
-            work.pairs.add([(0, len(targets[j]))] if reason is None else [], reason)
-            if reason is None:
-                work.n_truncated += int(len(text) > room)
-                base = work.add_base((j, 0, 0), self._text(targets[j][:room]))
-                work.add_prompted(base, self._text(text[:room]), n_prompt=1)
+class UnitOrder(NamedTuple):
+    """The units of windows: each one's prompted sequence, before it its base where that is new.
 
-    def _text(self, ids: TokenIds) -> TokenIds:
-        return np.concatenate([self._bos, ids, self._eos])
+    Attributes
+    ----------
+    base, prompted : int ndarray of shape (n_windows,)
+        Units of each window.
+    window : int ndarray of shape (n_units,)
+        Of each unit.
+    is_base : bool ndarray of shape (n_units,)
+    """
 
+    base: IntArray
+    prompted: IntArray
+    window: IntArray
+    is_base: NDArray[np.bool_]
 
-def _text_reason(n_candidate: int, n_target: int, n_joined: int, room: int) -> str | None:
-    if n_candidate == 0:
-        return EMPTY_CANDIDATE
-    if n_target == 0:
-        return EMPTY_TARGET
-    if n_joined > room and n_candidate + MIN_CONTEXT_TOKENS > room:
-        return CANDIDATE_TOO_LONG
-    return None
+    @classmethod
+    def of(cls, *parts: IntArray) -> UnitOrder:
+        """Return the order; windows of which all these numbers are equal share their base.
+
+        Examples
+        --------
+        >>> order = UnitOrder.of(np.array([7, 7, 7]), np.array([0, 1, 0]))
+        >>> order.base.tolist(), order.prompted.tolist(), order.window.tolist()
+        ([0, 2, 0], [1, 3, 4], [0, 0, 1, 1, 2])
+        """
+        key = np.zeros(len(parts[0]), dtype=np.int64)
+        for part in parts:
+            key = key * (part.max(initial=0) + 1) + part
+        _, first, place = np.unique(key, return_index=True, return_inverse=True)
+        windows = np.arange(len(key))
+        is_new = first[place] == windows
+        prompted = windows + np.cumsum(is_new)
+        window = np.repeat(windows, 1 + is_new)
+        is_base = np.ones(len(window), dtype=bool)
+        is_base[prompted] = False
+        return cls((prompted - 1)[first[place]], prompted, window, is_base)
 
 
 class GrgUnits(Units):
     """Sequences, and one number of each: a sum of log-probabilities, or a mean probability."""
 
-    def __init__(self, *, is_mean_probability: bool) -> None:
-        super().__init__(kept=("first_scored",))
-        self._is_mean_probability = is_mean_probability
+    def __init__(
+        self, sequences: TokenRuns, *, first_scored: IntArray, is_mean_probability: bool
+    ) -> None:
+        super().__init__(sequences, kept={"first_scored": first_scored})
+        self.is_mean_probability = is_mean_probability
 
-    @cached_property
+    @property
     def n_scored(self) -> IntArray:
         """Tokens of each unit that are scored."""
         return self.lengths - self.facts["first_scored"]
@@ -133,30 +177,26 @@ class GrgUnits(Units):
         """The number of each unit; NaN where it has not run."""
         return np.full(len(self.sequences), np.nan)
 
-    def make_inputs(self, batch: Sequence[int]) -> dict[str, NDArray[np.int64]]:
+    def make_inputs(self, batch: Batch) -> dict[str, NDArray[np.int64]]:
         """Return the inputs of ``token_logprobs`` for some units."""
-        input_ids = pad([self.sequences[i] for i in batch])
-        width = input_ids.shape[1]
-        prefix_rows, target_ids = [], []
-        for row, i in enumerate(batch):
-            first, n_tokens = int(self.facts["first_scored"][i]), len(self.sequences[i])
-            prefix_rows.append(np.arange(row * width + first - 1, row * width + n_tokens - 1))
-            target_ids.append(self.sequences[i][first:])
+        input_ids = self.sequences.padded(batch)
+        n_rows, width = input_ids.shape
+        first, n_scored = self.facts["first_scored"][batch], self.n_scored[batch]
+        targets = concat_ranges(np.arange(n_rows) * width + first, n_scored)
         return {
             "input_ids": input_ids,
-            "prefix_rows": np.concatenate(prefix_rows),
-            "target_ids": np.concatenate(target_ids),
+            "prefix_rows": targets - 1,
+            "target_ids": input_ids.ravel()[targets],
         }
 
-    def take(self, batch: Sequence[int], output: NDArray[np.float32]) -> None:
+    def take(self, batch: Batch, output: NDArray[np.float32]) -> None:
         """Keep the number of these units; output has shape (n_scored of all,)."""
-        units = list(batch)
-        counts = self.n_scored[units]
+        counts = self.n_scored[batch]
         found = output.astype(np.float64)
-        if self._is_mean_probability:
+        if self.is_mean_probability:
             found = np.exp(found)
         sums = np.add.reduceat(found, np.cumsum(counts) - counts)
-        self.values[units] = sums / counts if self._is_mean_probability else sums
+        self.values[batch] = sums / counts if self.is_mean_probability else sums
 
 
 class GrgWork(Work):
@@ -164,37 +204,31 @@ class GrgWork(Work):
 
     units: GrgUnits
 
-    def __init__(self, shared: SharedPairs[str], *, is_mean_probability: bool) -> None:
-        self.pairs = PairWindows()
-        self.units = GrgUnits(is_mean_probability=is_mean_probability)
+    def __init__(
+        self,
+        shared: SharedPairs[str],
+        pairs: PairWindows,
+        units: GrgUnits,
+        order: UnitOrder,
+    ) -> None:
         self._shared = shared
-        self._unit = "probability" if is_mean_probability else "nats"
-        self._base_units: dict[tuple[int, int, int], int] = {}
-        self._window_units: list[tuple[int, int]] = []
-
-    def add_base(self, key: tuple[int, int, int], sequence: TokenIds) -> int:
-        """Return the unit of a window alone, adding it if it is new."""
-        if key not in self._base_units:
-            self._base_units[key] = self.units.add(sequence, first_scored=1)
-        return self._base_units[key]
-
-    def add_prompted(self, base: int, sequence: TokenIds, *, n_prompt: int) -> None:
-        """Add a window's prompted unit; ``n_prompt`` tokens come before the first scored one."""
-        self._window_units.append((base, self.units.add(sequence, first_scored=n_prompt)))
+        self._pairs = pairs
+        self._order = order
+        self.units = units
+        self.n_units_unshared = 2 * pairs.n_row_windows(shared)
 
     def statistics(self) -> dict[str, pa.Array]:
         """Return windows per target and, per window, base, prompted and scored tokens."""
-        shared = self._shared
-        units = np.array(self._window_units, dtype=np.int64).reshape(-1, 2)
-        base, prompted = self.units.values[units[:, 0]], self.units.values[units[:, 1]]
-        self.pairs.refuse_non_finite(np.isfinite(base) & np.isfinite(prompted))
-        windows, per_target = self.pairs.row_windows(shared)
-        n_values = row_totals(per_target, shared.n_targets)
-        n_scored = self.units.n_scored[units[windows, 0]].astype(np.int32)
+        shared, unit = self._shared, "probability" if self.units.is_mean_probability else "nats"
+        base, prompted = (self.units.values[own] for own in self._order[:2])
+        reasons = self._pairs.reasons(np.isfinite(base) & np.isfinite(prompted))
+        windows, n_windows = self._pairs.row_windows(shared)
+        n_values = row_totals(n_windows, shared.n_targets)
+        n_scored = self.units.n_scored[self._order.base[windows]].astype(np.int32)
         return {
-            "n_windows": list_column(per_target.astype(np.int32), shared.n_targets),
-            f"base_{self._unit}": list_column(base[windows], n_values),
-            f"prompted_{self._unit}": list_column(prompted[windows], n_values),
+            "n_windows": list_column(n_windows.astype(np.int32), shared.n_targets),
+            f"base_{unit}": list_column(base[windows], n_values),
+            f"prompted_{unit}": list_column(prompted[windows], n_values),
             "n_context_tokens": list_column(n_scored, n_values),
-            "reasons": list_column(self.pairs.row_reasons(shared), shared.n_targets),
+            "reasons": per_target(shared, reasons),
         }

@@ -15,22 +15,24 @@ from numpy.typing import NDArray
 
 from qaeval_core.families.model_units import (
     CANDIDATE_TOO_LONG,
+    EMPTY_CANDIDATE,
     NON_FINITE,
     ModelScorer,
     PairTemplate,
+    Reasons,
     TokenValueUnits,
     Work,
+    has_score,
     list_column,
     per_target,
-    reasons_column,
     spread,
     target_windows,
-    token_counts,
 )
 from qaeval_core.families.validate import SharedPairs, SharedTexts, share_texts
-from qaeval_core.text.encode import TextEncoder, TokenIds, equal_windows
+from qaeval_core.text.encode import TextEncoder, equal_cuts
 from qaeval_core.text.lcs import weighted_lcs
 from qaeval_core.text.ngrams import concat_ranges
+from qaeval_core.text.token_runs import TokenRuns
 
 # A question and a text that is read with it.
 Judged = tuple[str, str]
@@ -51,44 +53,46 @@ class KpqaWeightsScorer(ModelScorer):
         texts = share_texts(shared)
         questions = _encode_distinct(self.encoder, [question for question, _ in texts.texts])
         answers = _encode_distinct(self.encoder, [text for _, text in texts.texts])
+        room, reasons = target_windows(
+            questions.counts,
+            np.maximum(answers.counts, 1),  # An empty answer needs no window.
+            n_positions=self.artifact.record.max_positions,
+            n_special=template.n_special,
+        )
+        reasons[reasons == EMPTY_CANDIDATE] = EMPTY_QUESTION
+        reasons[reasons == CANDIDATE_TOO_LONG] = QUESTION_TOO_LONG
+        n_read = np.where(has_score(reasons), answers.counts, 0)
+        text, start, n_tokens = equal_cuts(n_read, max_tokens=np.maximum(room, 1))
+        question = questions.take(text)
+        second_start = template.second_start(question.counts)
+        first = np.cumsum(answers.counts) - answers.counts
+        units = TokenValueUnits(
+            template.pair(question, answers.take(text).cut(start, n_tokens)),
+            told={"second_start": second_start},
+            first_token=second_start,
+            first_value=first[text] + start,
+            n_values=n_tokens,
+            values_shape=(int(answers.counts.sum()),),
+        )
         shows_weights = bool(self.options.get("show_weights", False))
-        work = KpqaWork(shared, texts, answers, shown_by=self.encoder if shows_weights else None)
-        n_windows = np.zeros(len(answers), dtype=np.int64)
-        for i, (question, answer) in enumerate(zip(questions, answers, strict=True)):
-            room, work.reasons[i] = self._room(len(question), len(answer), template.n_special)
-            if work.reasons[i] is not None:
-                continue
-            second_start = template.second_start(len(question))
-            windows = equal_windows(len(answer), max_tokens=max(room, 1))
-            n_windows[i] = len(windows)
-            for start, stop in windows:
-                work.units.add(
-                    template.pair(question, answer[start:stop]),
-                    second_start=second_start,
-                    first_token=second_start,
-                    first_value=int(work.first[i]) + start,
-                    n_values=stop - start,
-                )
+        work = KpqaWork(
+            shared,
+            texts,
+            answers,
+            units,
+            reasons,
+            shown_by=self.encoder if shows_weights else None,
+        )
+        n_windows = np.bincount(text, minlength=len(answers))
         of_pairs = n_windows[texts.left] + n_windows[texts.right]
         work.n_units_unshared = int(of_pairs[shared.row_pair].sum())
         return work
 
-    def _room(self, n_question: int, n_answer: int, n_special: int) -> tuple[int, str | None]:
-        """Return the answer's tokens that fit a window; an empty answer needs none."""
-        if n_question == 0:
-            return 0, EMPTY_QUESTION
-        n_positions = self.artifact.record.max_positions
-        room, reason = target_windows(
-            n_question, max(n_answer, 1), n_positions=n_positions, n_special=n_special
-        )
-        return room, QUESTION_TOO_LONG if reason == CANDIDATE_TOO_LONG else reason
 
-
-def _encode_distinct(encoder: TextEncoder, texts: Sequence[str]) -> list[TokenIds]:
+def _encode_distinct(encoder: TextEncoder, texts: Sequence[str]) -> TokenRuns:
     """Return the token ids of texts; equal ones are encoded once."""
     index = {text: i for i, text in enumerate(dict.fromkeys(texts))}
-    distinct = encoder.encode(list(index))
-    return [distinct[index[text]] for text in texts]
+    return encoder.encode(list(index)).take([index[text] for text in texts])
 
 
 class KpqaWork(Work):
@@ -96,8 +100,8 @@ class KpqaWork(Work):
 
     Parameters
     ----------
-    answers : list of int ndarray
-        Token ids of each distinct text.
+    answers : TokenRuns
+        Each distinct text.
     shown_by : TextEncoder, optional
         What shows the candidate's tokens, where they and their weights are stored.
     """
@@ -108,7 +112,9 @@ class KpqaWork(Work):
         self,
         shared: SharedPairs[Judged],
         texts: SharedTexts[Judged],
-        answers: list[TokenIds],
+        answers: TokenRuns,
+        units: TokenValueUnits,
+        reasons: Reasons,
         *,
         shown_by: TextEncoder | None,
     ) -> None:
@@ -116,16 +122,16 @@ class KpqaWork(Work):
         self._texts = texts
         self._answers = answers
         self._shown_by = shown_by
-        self.reasons: list[str | None] = [None] * len(answers)
-        self._count = token_counts(answers)
+        self._reasons = reasons
+        self._count = answers.counts
         self.first = np.cumsum(self._count) - self._count
-        self.units = TokenValueUnits(int(self._count.sum()), told=("second_start",))
+        self.units = units
 
     def statistics(self) -> dict[str, pa.Array]:
         """Return weights and counts of weighted words, per target of every row."""
         left, right = self._texts.left, self._texts.right
         reasons = self._pair_reasons()
-        is_scored = np.array([reason is None for reason in reasons], dtype=bool)
+        is_scored = has_score(reasons)
         scored = np.flatnonzero(is_scored)
         weights = self._text_weights()
         counts = keyphrase_counts(
@@ -134,7 +140,7 @@ class KpqaWork(Work):
             candidate_weights=[weights[i] for i in left[scored].tolist()],
             reference_weights=[weights[i] for i in right[scored].tolist()],
         )
-        columns = {"reasons": reasons_column(self._shared, reasons)}
+        columns = {"reasons": per_target(self._shared, reasons)}
         for name, values in zip(counts._fields, counts, strict=True):
             whole = np.full(len(reasons), np.nan)
             whole[scored] = values
@@ -146,14 +152,14 @@ class KpqaWork(Work):
             columns |= self._shown(self._shown_by)
         return columns
 
-    def _pair_reasons(self) -> list[str | None]:
+    def _pair_reasons(self) -> Reasons:
         """Return why a pair has no score: one of its texts has no weights."""
-        of_texts = list(self.reasons)
+        of_texts = self._reasons.copy()
         owner = np.repeat(np.arange(len(self._answers)), self._count)
-        for text in np.unique(owner[~np.isfinite(self.units.values)]).tolist():
-            of_texts[text] = of_texts[text] or NON_FINITE
-        pairs = zip(self._texts.left.tolist(), self._texts.right.tolist(), strict=True)
-        return [of_texts[i] or of_texts[j] for i, j in pairs]
+        bad = owner[~np.isfinite(self.units.values)]
+        of_texts[bad] = np.where(has_score(of_texts[bad]), NON_FINITE, of_texts[bad])
+        left, right = of_texts[self._texts.left], of_texts[self._texts.right]
+        return np.where(has_score(left), right, left)
 
     def _text_weights(self) -> list[NDArray[np.float32]]:
         stops = self.first + self._count
@@ -171,8 +177,7 @@ class KpqaWork(Work):
         count = np.zeros(len(shared.n_targets), dtype=np.int64)
         count[has_target] = self._count[texts]
         places = concat_ranges(self.first[texts], self._count[texts])
-        ids = np.concatenate([np.zeros(0, np.int64), *(self._answers[i] for i in texts.tolist())])
-        tokens: list[str | None] = list(encoder.tokens(ids))
+        tokens: list[str | None] = list(encoder.tokens(self._answers.take(texts).flat()))
         return {
             "shown_tokens": list_column(tokens, count),
             "shown_weights": list_column(self.units.values[places], count),

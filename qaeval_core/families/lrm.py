@@ -6,7 +6,7 @@ the target where the encoder ends and leaves out the last token of both sides.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import numpy as np
 import pyarrow as pa
@@ -14,23 +14,25 @@ from numpy.typing import NDArray
 
 from qaeval_core.families.model_units import (
     CANDIDATE_TOO_LONG,
-    EMPTY_CANDIDATE,
-    EMPTY_TARGET,
     TOO_SHORT,
+    Batch,
     ModelScorer,
     PairTemplate,
     PairWindows,
+    Reasons,
     Units,
-    Window,
     Work,
+    empty_reasons,
+    has_score,
     list_column,
+    per_target,
     row_totals,
     target_windows,
 )
 from qaeval_core.families.transport import transport_plan
-from qaeval_core.families.validate import SharedPairs
+from qaeval_core.families.validate import IntArray, SharedPairs
 from qaeval_core.models.artifact import Artifact
-from qaeval_core.text.encode import TextEncoder, equal_windows
+from qaeval_core.text.encode import TextEncoder, equal_cuts
 
 
 class LrmScorer(ModelScorer):
@@ -45,53 +47,47 @@ class LrmScorer(ModelScorer):
 
     def lay_out(self, shared: SharedPairs[str]) -> LrmWork:
         """Encode distinct texts and lay out one unit per window of each distinct pair."""
-        candidates = self.encoder.encode(shared.candidates)
-        targets = self.encoder.encode(shared.targets)
+        candidates = self.encoder.encode(shared.candidates).take(shared.pair_candidate)
+        targets = self.encoder.encode(shared.targets).take(shared.pair_target)
+        room, reasons = self._room(candidates.counts, targets.counts)
+        n_most = room if self._is_authors else targets.counts
+        n_read = np.where(has_score(reasons), np.minimum(targets.counts, n_most), 0)
+        pair, start, n_tokens = equal_cuts(n_read, max_tokens=np.maximum(room, 1))
+        candidate, n_dropped = candidates.take(pair), int(self._is_authors)
+        told = {
+            "n_candidate": candidate.counts - n_dropped,
+            "context_start": self._template.second_start(candidate.counts),
+            "n_context": n_tokens - n_dropped,
+        }
+        sequences = self._template.pair(candidate, targets.take(pair).cut(start, n_tokens))
         record = self.artifact.record
         is_mover = record.options["aggregate"] == "mover"
-        work = LrmWork(shared, record.n_layers, is_mover=is_mover)
-        n_dropped = int(self._is_authors)
-        for i, j in shared.pairs():
-            candidate, target = candidates[i], targets[j]
-            windows, reason = self._windows(len(candidate), len(target))
-            work.pairs.add(windows, reason)
-            if reason is not None:
-                continue
-            work.n_truncated += int(windows[-1][1] < len(target))
-            for start, stop in windows:
-                work.units.add(
-                    self._template.pair(candidate, target[start:stop]),
-                    n_candidate=len(candidate) - n_dropped,
-                    context_start=self._template.second_start(len(candidate)),
-                    n_context=stop - start - n_dropped,
-                )
-        work.n_units_unshared = work.pairs.n_row_windows(shared)
-        return work
-
-    def _windows(self, n_candidate: int, n_target: int) -> tuple[list[Window], str | None]:
-        n_positions, n_special = self.artifact.record.max_positions, self._template.n_special
-        if self._is_authors:
-            return self._cut(n_candidate, n_target, n_positions - n_special)
-        room, reason = target_windows(
-            n_candidate, n_target, n_positions=n_positions, n_special=n_special
+        units = (MoverUnits if is_mover else LrmUnits)(
+            sequences, told=told, shape=(record.n_layers,)
         )
-        return ([], reason) if reason else (equal_windows(n_target, max_tokens=room), None)
+        pairs = PairWindows(np.bincount(pair, minlength=len(reasons)), reasons)
+        n_truncated = int((has_score(reasons) & (n_read < targets.counts)).sum())
+        return LrmWork(shared, pairs, units, n_truncated)
 
-    @staticmethod
-    def _cut(n_candidate: int, n_target: int, room: int) -> tuple[list[Window], str | None]:
-        """Return the one cut window of the authors' program; both sides need 2 tokens there."""
-        if n_candidate == 0 or n_target == 0:
-            return [], EMPTY_CANDIDATE if n_candidate == 0 else EMPTY_TARGET
-        if n_candidate == 1 or n_target == 1:
-            return [], TOO_SHORT
-        kept = min(n_target, room - n_candidate)
-        return ([], CANDIDATE_TOO_LONG) if kept < 2 else ([(0, kept)], None)
+    def _room(self, n_candidate: IntArray, n_target: IntArray) -> tuple[IntArray, Reasons]:
+        """Return the target's tokens that fit a window of each pair, and why it has none."""
+        n_positions, n_special = self.artifact.record.max_positions, self._template.n_special
+        if not self._is_authors:
+            return target_windows(
+                n_candidate, n_target, n_positions=n_positions, n_special=n_special
+            )
+        # The one cut window of the authors' program; both sides need 2 tokens there.
+        room = n_positions - n_special - n_candidate
+        reasons = empty_reasons(n_candidate, n_target)
+        reasons[has_score(reasons) & ((n_candidate == 1) | (n_target == 1))] = TOO_SHORT
+        reasons[has_score(reasons) & (room < 2)] = CANDIDATE_TOO_LONG
+        return room, reasons
 
 
 class LrmUnits(Units):
     """Pairs, and Prec_l of each."""
 
-    def make_inputs(self, batch: Sequence[int]) -> dict[str, NDArray[np.int64]]:
+    def make_inputs(self, batch: Batch) -> dict[str, NDArray[np.int64]]:
         """Return the graph's inputs for some units."""
         inputs = super().make_inputs(batch)
         positions = np.arange(1, int(inputs["n_candidate"].max()) + 1, dtype=np.int64)
@@ -101,7 +97,7 @@ class LrmUnits(Units):
 class MoverUnits(LrmUnits):
     """Pairs of which the graph returns cosines of tokens; of these, Prec_l of each is kept."""
 
-    def take(self, batch: Sequence[int], output: NDArray[np.float32]) -> None:
+    def take(self, batch: Batch, output: NDArray[np.float32]) -> None:
         """Keep Prec_l of these units; output has shape (n_units, n_layers, n_cand, n_tokens)."""
         facts = ("n_candidate", "context_start", "n_context")
         for cosines, i in zip(output, batch, strict=True):
@@ -142,21 +138,23 @@ def mover_plans(cosines: NDArray[np.float64]) -> NDArray[np.float64]:
 class LrmWork(Work):
     """Units of one shard: token sequences, and Prec_l of each once the model ran."""
 
-    def __init__(self, shared: SharedPairs[str], n_layers: int, *, is_mover: bool) -> None:
-        self.pairs = PairWindows()
-        told = ("n_candidate", "context_start", "n_context")
-        self.units = (MoverUnits if is_mover else LrmUnits)(told=told, shape=(n_layers,))
+    def __init__(
+        self, shared: SharedPairs[str], pairs: PairWindows, units: LrmUnits, n_truncated: int
+    ) -> None:
         self._shared = shared
-        self._n_layers = n_layers
+        self._pairs = pairs
+        self.units = units
+        self.n_units_unshared = pairs.n_row_windows(shared)
+        self.n_truncated = n_truncated
 
     def statistics(self) -> dict[str, pa.Array]:
         """Return windows per target, Prec_l per window and layer, and reasons, for every row."""
         shared, precision = self._shared, self.units.output
-        self.pairs.refuse_non_finite(np.asarray(np.isfinite(precision).all(axis=1)))
-        windows, per_target = self.pairs.row_windows(shared)
-        n_values = row_totals(per_target, shared.n_targets) * self._n_layers
+        reasons = self._pairs.reasons(np.asarray(np.isfinite(precision).all(axis=1)))
+        windows, n_windows = self._pairs.row_windows(shared)
+        n_values = row_totals(n_windows, shared.n_targets) * precision.shape[1]
         return {
-            "n_windows": list_column(per_target.astype(np.int32), shared.n_targets),
+            "n_windows": list_column(n_windows.astype(np.int32), shared.n_targets),
             "layer_precision": list_column(precision[windows].ravel(), n_values),
-            "reasons": list_column(self.pairs.row_reasons(shared), shared.n_targets),
+            "reasons": per_target(shared, reasons),
         }

@@ -29,7 +29,7 @@ from qaeval_core.families.contract import (
 )
 from qaeval_core.families.device_check import check_device
 from qaeval_core.families.model_units import ModelScorer, Units, Work
-from qaeval_core.families.validate import SharedPairs, share_pairs
+from qaeval_core.families.validate import IntArray, SharedPairs, share_pairs
 from qaeval_core.metrics.base import PassFacts, Read
 from qaeval_core.models.artifact import Artifact
 from qaeval_core.models.gpu import gpu_facts
@@ -420,9 +420,9 @@ class FamilyRunner(Runner):
             self._look_at_device(units, stats)
         started = time.perf_counter()
         n_total = max(int(units.lengths.sum()), 1)
-        batches: Iterable[list[int]] = self._batches(units.lengths)
+        batches: Iterable[IntArray] = self._batches(units.lengths)
         if on_unit is not None or self.plan.artifact.record.one_row_batches:
-            batches = ([i] for i in range(len(units.lengths)))
+            batches = np.arange(len(units.lengths))[:, np.newaxis]
         for batch in batches:
             self._run_batch(units, batch, stats, on_unit)
             if on_batch is not None:
@@ -441,7 +441,7 @@ class FamilyRunner(Runner):
         # Not before: an actor may be handed more shards once this one has failed.
         self._is_new_device = False
 
-    def _batches(self, lengths: NDArray[np.int64]) -> Iterator[list[int]]:
+    def _batches(self, lengths: IntArray) -> Iterator[IntArray]:
         """Yield batches of all units; the rest is cut anew whenever the budget changes."""
         left = np.arange(len(lengths))
         while len(left):
@@ -450,14 +450,14 @@ class FamilyRunner(Runner):
             # Longest first, and ties in order: what is left is the tail of the sorted units.
             left = left[np.argsort(-lengths[left], kind="stable")]
             for batch in token_budget_batches(lengths[left], max_batch_tokens=budget):
-                yield left[batch].tolist()
+                yield left[batch]
                 n_done += len(batch)
                 if self._budget.n_tokens != budget:
                     break
             left = left[n_done:]
 
     def _run_batch(
-        self, units: Units, batch: list[int], stats: PassStats, on_unit: OnUnit | None = None
+        self, units: Units, batch: IntArray, stats: PassStats, on_unit: OnUnit | None = None
     ) -> None:
         """Run a batch; where memory runs out, halve it, and keep to the smaller size a while."""
         padded = int(units.lengths[batch].max()) * len(batch)
@@ -476,7 +476,7 @@ class FamilyRunner(Runner):
             self._budget.shrink(padded)
             longest = int(units.lengths[batch].max())
             left = batch
-            while left:  # By the budget of the moment: what is known not to fit is not tried.
+            while len(left):  # By the budget of the moment: what is known not to fit is not tried.
                 n_rows = min(max(self._budget.n_tokens // longest, 1), (len(batch) + 1) // 2)
                 self._run_batch(units, left[:n_rows], stats)
                 left = left[n_rows:]

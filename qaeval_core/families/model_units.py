@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -16,9 +17,9 @@ from qaeval_core.errors import ModelError
 from qaeval_core.families.contract import DocumentFrequencies
 from qaeval_core.families.validate import IntArray, SharedPairs
 from qaeval_core.models.artifact import Artifact
-from qaeval_core.models.session import pad
-from qaeval_core.text.encode import TextEncoder, TokenIds
+from qaeval_core.text.encode import TextEncoder
 from qaeval_core.text.ngrams import concat_ranges
+from qaeval_core.text.token_runs import TokenRuns
 
 # Fixed per model, so that a context's windows are the same for every candidate.
 CANDIDATE_RESERVE_TOKENS = 64
@@ -31,16 +32,19 @@ TOO_SHORT = "too_short"
 NON_FINITE = "non_finite_model_output"
 NO_WEIGHT = "no_weight"
 
-Window = tuple[int, int]
+# Which units run together.
+Batch = IntArray | Sequence[int]
+# Why pairs have no score, by pair; None where they have.
+Reasons = NDArray[np.object_]
 
 
 @dataclass(frozen=True, slots=True)
 class PairTemplate:
     """Special tokens around the one text, or the two, that an encoder reads."""
 
-    prefix: TokenIds
-    middle: TokenIds
-    suffix: TokenIds
+    prefix: IntArray
+    middle: IntArray
+    suffix: IntArray
 
     @classmethod
     def of(cls, artifact: Artifact) -> PairTemplate:
@@ -65,15 +69,19 @@ class PairTemplate:
         """Special tokens of a pair."""
         return len(self.prefix) + len(self.middle) + len(self.suffix)
 
-    def single(self, text: TokenIds) -> TokenIds:
-        """Return the sequence of one text."""
-        return np.concatenate([self.prefix, text, self.suffix])
+    def single(self, texts: TokenRuns) -> TokenRuns:
+        """Return the sequence of each text."""
+        prefix, suffix = (TokenRuns.repeated(ids, len(texts)) for ids in (self.prefix, self.suffix))
+        return TokenRuns.joined([prefix, texts, suffix])
 
-    def pair(self, first: TokenIds, second: TokenIds) -> TokenIds:
-        """Return the sequence of two texts."""
-        return np.concatenate([self.prefix, first, self.middle, second, self.suffix])
+    def pair(self, first: TokenRuns, second: TokenRuns) -> TokenRuns:
+        """Return the sequence of each first text and its second one."""
+        prefix, middle, suffix = (
+            TokenRuns.repeated(ids, len(first)) for ids in (self.prefix, self.middle, self.suffix)
+        )
+        return TokenRuns.joined([prefix, first, middle, second, suffix])
 
-    def second_start(self, n_first: int) -> int:
+    def second_start(self, n_first: IntArray) -> IntArray:
         """Return where the second text begins after a first one of so many tokens."""
         return len(self.prefix) + n_first + len(self.middle)
 
@@ -83,56 +91,50 @@ class Units:
 
     Parameters
     ----------
-    told : sequence of str
-        What the graph is told of each unit: names of its inputs.
-    kept : sequence of str
+    sequences : TokenRuns
+        One a unit.
+    told : mapping of str to int ndarray of shape (n_units,)
+        What the graph is told of each unit, by names of its inputs.
+    kept : mapping of str to int ndarray of shape (n_units,)
         What is kept of each unit besides.
     shape : tuple of int
         Of what the graph returns of a unit; () for one number.
     """
 
     def __init__(
-        self, *, told: Sequence[str] = (), kept: Sequence[str] = (), shape: tuple[int, ...] = ()
+        self,
+        sequences: TokenRuns,
+        *,
+        told: Mapping[str, IntArray] = MappingProxyType({}),
+        kept: Mapping[str, IntArray] = MappingProxyType({}),
+        shape: tuple[int, ...] = (),
     ) -> None:
-        self.sequences: list[TokenIds] = []
-        self._told = told
-        self._facts: dict[str, list[int]] = {name: [] for name in (*told, *kept)}
+        self.sequences = sequences
+        self.facts = {**told, **kept}
+        self._told = tuple(told)
         self._shape = shape
 
-    def add(self, sequence: TokenIds, **facts: int) -> int:
-        """Add a unit and all that is known of it; return its index. Before the first batch."""
-        self.sequences.append(sequence)
-        for name, values in self._facts.items():
-            values.append(facts[name])
-        return len(self.sequences) - 1
-
-    @cached_property
+    @property
     def lengths(self) -> IntArray:
         """Tokens of each unit, special tokens included; of shape (n_units,)."""
-        return token_counts(self.sequences)
-
-    @cached_property
-    def facts(self) -> Mapping[str, IntArray]:
-        """What is known of units, each of shape (n_units,)."""
-        return {name: np.array(values, dtype=np.int64) for name, values in self._facts.items()}
+        return self.sequences.counts
 
     @cached_property
     def output(self) -> NDArray[np.float32]:
         """What the graph returned, of shape (n_units, *shape); NaN where a unit has not run."""
         return np.full((len(self.sequences), *self._shape), np.nan, dtype=np.float32)
 
-    def make_inputs(self, batch: Sequence[int]) -> dict[str, NDArray[np.int64]]:
+    def make_inputs(self, batch: Batch) -> dict[str, NDArray[np.int64]]:
         """Return the graph's inputs for some units."""
-        rows = list(batch)
         return {
-            "input_ids": pad([self.sequences[i] for i in rows]),
-            "n_tokens": self.lengths[rows],
-            **{name: self.facts[name][rows] for name in self._told},
+            "input_ids": self.sequences.padded(batch),
+            "n_tokens": self.lengths[batch],
+            **{name: self.facts[name][batch] for name in self._told},
         }
 
-    def take(self, batch: Sequence[int], output: NDArray[np.float32]) -> None:
+    def take(self, batch: Batch, output: NDArray[np.float32]) -> None:
         """Keep the graph's output for these units."""
-        self.output[list(batch)] = output
+        self.output[batch] = output
 
 
 class TokenValueUnits(Units):
@@ -140,20 +142,27 @@ class TokenValueUnits(Units):
 
     Parameters
     ----------
-    n_values : int
-        Of all texts.
-    told : sequence of str
+    sequences, told
         As for `Units`.
-    shape : tuple of int
-        Of one value.
+    first_token, first_value, n_values : int ndarray of shape (n_units,)
+        First position that is asked for, first value that it becomes, how many.
+    values_shape : tuple of int
+        Of the values of all texts.
     """
 
     def __init__(
-        self, n_values: int, *, told: Sequence[str] = (), shape: tuple[int, ...] = ()
+        self,
+        sequences: TokenRuns,
+        *,
+        first_token: IntArray,
+        first_value: IntArray,
+        n_values: IntArray,
+        values_shape: tuple[int, ...],
+        told: Mapping[str, IntArray] = MappingProxyType({}),
     ) -> None:
-        # First position that is asked for, first value that it becomes, how many.
-        super().__init__(told=told, kept=("first_token", "first_value", "n_values"))
-        self._values_shape = (n_values, *shape)
+        kept = {"first_token": first_token, "first_value": first_value, "n_values": n_values}
+        super().__init__(sequences, told=told, kept=kept)
+        self._values_shape = values_shape
 
     @cached_property
     def values(self) -> NDArray[np.float32]:
@@ -163,18 +172,16 @@ class TokenValueUnits(Units):
         """
         return np.full(self._values_shape, np.nan, dtype=np.float32)
 
-    def make_inputs(self, batch: Sequence[int]) -> dict[str, NDArray[np.int64]]:
+    def make_inputs(self, batch: Batch) -> dict[str, NDArray[np.int64]]:
         """Return the graph's inputs for some units; tokens asked for as rows of the batch."""
         inputs = super().make_inputs(batch)
         n_rows, width = inputs["input_ids"].shape
-        rows = list(batch)
-        first = np.arange(n_rows) * width + self.facts["first_token"][rows]
-        return {**inputs, "token_rows": concat_ranges(first, self.facts["n_values"][rows])}
+        first = np.arange(n_rows) * width + self.facts["first_token"][batch]
+        return {**inputs, "token_rows": concat_ranges(first, self.facts["n_values"][batch])}
 
-    def take(self, batch: Sequence[int], output: NDArray[np.float32]) -> None:
+    def take(self, batch: Batch, output: NDArray[np.float32]) -> None:
         """Keep the values of these units; output has shape (n_asked, ...)."""
-        rows = list(batch)
-        places = concat_ranges(self.facts["first_value"][rows], self.facts["n_values"][rows])
+        places = concat_ranges(self.facts["first_value"][batch], self.facts["n_values"][batch])
         self.values[places] = output
 
 
@@ -231,73 +238,64 @@ class ModelScorer(ABC):
         """Encode, window and lay out the units of a shard; runs no model."""
 
 
-@dataclass(slots=True)
 class PairWindows:
-    """Windows of each distinct pair, or why it has none.
+    """Windows of distinct pairs, pair by pair, and why a pair has none.
 
-    ``first`` and ``count`` delimit each pair's windows in the family's window arrays.
+    Parameters
+    ----------
+    count : int ndarray of shape (n_pairs,)
+    reasons : object ndarray of shape (n_pairs,)
     """
 
-    reasons: list[str | None] = field(default_factory=list)
-    count: list[int] = field(default_factory=list)
-
-    def add(self, windows: Sequence[Window], reason: str | None = None) -> None:
-        """Note the windows of the next pair, or why it has none."""
-        self.reasons.append(reason)
-        self.count.append(len(windows))
+    def __init__(self, count: IntArray, reasons: Reasons) -> None:
+        self._count = count
+        self._reasons = reasons
 
     def row_windows(self, shared: SharedPairs[Any]) -> tuple[IntArray, IntArray]:
         """Return (window index of every window of every row target, windows per row target)."""
-        counts = np.array(self.count, dtype=np.int64)
-        first = np.cumsum(counts) - counts
-        per_target = counts[shared.row_pair]
+        first = np.cumsum(self._count) - self._count
+        per_target = self._count[shared.row_pair]
         return concat_ranges(first[shared.row_pair], per_target), per_target
 
     def n_row_windows(self, shared: SharedPairs[Any]) -> int:
         """Return the windows of all row targets, had no pair been shared."""
-        return int(np.array(self.count, dtype=np.int64)[shared.row_pair].sum())
+        return int(self._count[shared.row_pair].sum())
 
-    def row_reasons(self, shared: SharedPairs[Any]) -> list[str | None]:
-        """Return the reason of every row target."""
-        return [self.reasons[pair] for pair in shared.row_pair.tolist()]
-
-    def refuse_non_finite(self, is_finite: NDArray[np.bool_]) -> None:
-        """Turn pairs with a NaN or infinite window into undefined ones; windows stay counted."""
-        counts = np.array(self.count, dtype=np.int64)
-        owner = np.repeat(np.arange(len(counts)), counts)
-        for pair in np.unique(owner[~is_finite]).tolist():
-            self.reasons[pair] = NON_FINITE
+    def reasons(self, is_finite: NDArray[np.bool_]) -> Reasons:
+        """Return why pairs have no score, where some windows have no number; (n_windows,)."""
+        owner = np.repeat(np.arange(len(self._count)), self._count)
+        reasons = self._reasons.copy()
+        reasons[owner[~is_finite]] = NON_FINITE
+        return reasons
 
 
 def target_windows(
-    n_candidate: int, n_target: int, *, n_positions: int, n_special: int
-) -> tuple[int, str | None]:
-    """Return (target tokens that fit one window, None), or (0, reason).
+    n_candidate: IntArray, n_target: IntArray, *, n_positions: int, n_special: int
+) -> tuple[IntArray, Reasons]:
+    """Return the target tokens of each pair that fit one window, 0 where it has none, and why.
 
     Up to 64 candidate tokens the capacity is that of a 64-token candidate, so windows do not
     depend on the candidate; a longer one gets the room it leaves.
 
     Examples
     --------
-    >>> target_windows(10, 900, n_positions=512, n_special=3)
-    (445, None)
-    >>> target_windows(490, 900, n_positions=512, n_special=3)
-    (0, 'candidate_too_long')
+    >>> room, reasons = target_windows(
+    ...     np.array([10, 490]), np.array([900, 900]), n_positions=512, n_special=3
+    ... )
+    >>> room.tolist(), reasons.tolist()
+    ([445, 0], [None, 'candidate_too_long'])
     """
-    if n_candidate == 0:
-        return 0, EMPTY_CANDIDATE
-    if n_target == 0:
-        return 0, EMPTY_TARGET
-    room = n_positions - n_special - max(n_candidate, CANDIDATE_RESERVE_TOKENS)
-    if room < MIN_CONTEXT_TOKENS:
-        return 0, CANDIDATE_TOO_LONG
-    return room, None
+    reasons = empty_reasons(n_candidate, n_target)
+    room = n_positions - n_special - np.maximum(n_candidate, CANDIDATE_RESERVE_TOKENS)
+    reasons[has_score(reasons) & (room < MIN_CONTEXT_TOKENS)] = CANDIDATE_TOO_LONG
+    return np.where(has_score(reasons), room, 0), reasons
 
 
 def list_column(values: NDArray[np.generic] | list[str | None], counts: IntArray) -> pa.Array:
     """Return a list column from flat values and the number of values of each row."""
     offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
-    flat = pa.array(values, pa.string()) if isinstance(values, list) else pa.array(values)
+    are_texts = isinstance(values, list) or values.dtype == object
+    flat = pa.array(values, pa.string() if are_texts else None)
     return pa.ListArray.from_arrays(pa.array(offsets), flat)
 
 
@@ -312,48 +310,40 @@ def row_totals(per_target: IntArray, n_targets: IntArray) -> IntArray:
     return sum_by_owner(per_target, owner, len(n_targets))
 
 
-def token_counts(texts: Sequence[TokenIds]) -> IntArray:
-    """Return how many tokens each text has."""
-    return np.array([len(ids) for ids in texts], dtype=np.int64)
-
-
-def empty_reasons(n_candidate: IntArray, n_target: IntArray) -> list[str | None]:
+def empty_reasons(n_candidate: IntArray, n_target: IntArray) -> Reasons:
     """Return why pairs of texts have no score: one is empty; None where there is one.
 
     Examples
     --------
-    >>> empty_reasons(np.array([2, 0, 3]), np.array([1, 0, 0]))
+    >>> empty_reasons(np.array([2, 0, 3]), np.array([1, 0, 0])).tolist()
     [None, 'empty_candidate', 'empty_target']
     """
-    return [
-        EMPTY_CANDIDATE if not candidate else None if target else EMPTY_TARGET
-        for candidate, target in zip(n_candidate.tolist(), n_target.tolist(), strict=True)
-    ]
+    reasons = np.full(len(n_candidate), None, dtype=object)
+    reasons[n_target == 0] = EMPTY_TARGET
+    reasons[n_candidate == 0] = EMPTY_CANDIDATE
+    return reasons
+
+
+def has_score(reasons: Reasons) -> NDArray[np.bool_]:
+    """Return which pairs have no reason to have none."""
+    return np.array([reason is None for reason in reasons.tolist()], dtype=bool)
 
 
 def refuse_non_finite(
-    reasons: Sequence[str | None], values: NDArray[np.floating]
-) -> tuple[list[str | None], NDArray[np.floating]]:
+    reasons: Reasons, values: NDArray[np.floating]
+) -> tuple[Reasons, NDArray[np.floating]]:
     """Return reasons and values of pairs; one that should have a value and has none is undefined.
 
     An infinite value becomes NaN: a sigmoid would make the best score of it.
     """
     is_bad = ~np.isfinite(values)
-    told = [
-        reason or NON_FINITE if bad else reason
-        for reason, bad in zip(reasons, is_bad.tolist(), strict=True)
-    ]
+    told = np.where(is_bad & has_score(reasons), NON_FINITE, reasons)
     return told, np.where(is_bad, np.nan, values).astype(values.dtype)
 
 
 def per_target(shared: SharedPairs[Any], values: NDArray[np.generic]) -> pa.Array:
     """Return one value per target of every row, as lists."""
     return list_column(values[shared.row_pair], shared.n_targets)
-
-
-def reasons_column(shared: SharedPairs[Any], reasons: Sequence[str | None]) -> pa.Array:
-    """Return the reason of every target of every row, as lists."""
-    return list_column([reasons[i] for i in shared.row_pair.tolist()], shared.n_targets)
 
 
 def spread(

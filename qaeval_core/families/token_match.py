@@ -20,12 +20,12 @@ from qaeval_core.families.model_units import (
     NO_WEIGHT,
     NON_FINITE,
     ModelScorer,
+    Reasons,
     Work,
     empty_reasons,
+    has_score,
     per_target,
-    reasons_column,
     spread,
-    token_counts,
 )
 from qaeval_core.families.token_units import DOCUMENT, TokenUnits
 from qaeval_core.families.transport_pool import transport_costs_on_all_cpus
@@ -52,17 +52,14 @@ class TokenScorer(ModelScorer):
         """Encode and window distinct texts; texts that no scored pair reads have no unit."""
         texts = share_texts(shared)
         ids = self.encoder.encode(texts.texts)
-        counts = token_counts(ids)
-        reasons = self.refusals(counts[texts.left], counts[texts.right])
-        is_scored = np.array([reason is None for reason in reasons], dtype=bool)
+        reasons = self.refusals(ids.counts[texts.left], ids.counts[texts.right])
+        is_scored = has_score(reasons)
         is_read = np.zeros(len(ids), dtype=bool)
         is_read[texts.left[is_scored]] = is_read[texts.right[is_scored]] = True
-        empty = np.zeros(0, dtype=np.int64)
-        read = [own if wanted else empty for own, wanted in zip(ids, is_read, strict=True)]
-        units = TokenUnits(read, self.artifact)
+        units = TokenUnits(ids.cut(0, np.where(is_read, ids.counts, 0)), self.artifact)
         return self.work(shared, texts, units, reasons, scorer=self)
 
-    def refusals(self, n_candidate: IntArray, n_target: IntArray) -> list[str | None]:
+    def refusals(self, n_candidate: IntArray, n_target: IntArray) -> Reasons:
         """Return why pairs of texts of so many tokens have no score; None where they have."""
         return empty_reasons(n_candidate, n_target)
 
@@ -93,7 +90,7 @@ class TokenWork(Work):
         shared: SharedPairs[str],
         texts: SharedTexts[str],
         units: TokenUnits,
-        reasons: list[str | None],
+        reasons: Reasons,
         *,
         scorer: TokenScorer,
     ) -> None:
@@ -103,7 +100,7 @@ class TokenWork(Work):
         self._reasons = reasons
         self._scorer = scorer
         n_windows = units.n_windows[texts.left] + units.n_windows[texts.right]
-        is_scored = np.array([reason is None for reason in reasons], dtype=bool)
+        is_scored = has_score(reasons)
         self._pairs = np.flatnonzero(is_scored)
         self.n_units_unshared = int((n_windows * is_scored)[shared.row_pair].sum())
 
@@ -133,7 +130,7 @@ class TokenMatchWork(TokenWork):
             self._scorer.allowed(units),
         )
         weights = self._scorer.weights(units)
-        columns = {"reasons": reasons_column(self.shared, self._reasons)}
+        columns = {"reasons": per_target(self.shared, self._reasons)}
         for name, side, found in (("candidate", left, best.left), ("reference", right, best.right)):
             tokens = self._tokens(side)
             is_ordinary = ~units.is_special[tokens]
@@ -192,14 +189,14 @@ class TransportWork(TokenWork):
             pair_right=right[pairs],
             weights=self._scorer.weights(self.units),
         )
-        reasons = list(self._reasons)
+        reasons = self._reasons.copy()
         totals = self._totals()
         for i in self._pairs[~np.isfinite(cost[self._pairs])].tolist():
             has_weight = totals[left[i]] > 0 and totals[right[i]] > 0
             reasons[i] = NON_FINITE if has_weight else NO_WEIGHT
         return {
             "transport_cost": per_target(self.shared, cost),
-            "reasons": reasons_column(self.shared, reasons),
+            "reasons": per_target(self.shared, reasons),
         }
 
     def _finite_texts(self) -> NDArray[np.bool_]:
@@ -236,15 +233,11 @@ class TransportScorer(TokenScorer):
 
     work = TransportWork
 
-    def refusals(self, n_candidate: IntArray, n_target: IntArray) -> list[str | None]:
+    def refusals(self, n_candidate: IntArray, n_target: IntArray) -> Reasons:
         """Return why pairs have no score: a text is empty, or both are very long."""
-        is_too_long = n_candidate * n_target > MAX_TRANSPORT_ELEMENTS
-        return [
-            TOO_LONG_TO_TRANSPORT if too_long else reason
-            for too_long, reason in zip(
-                is_too_long.tolist(), empty_reasons(n_candidate, n_target), strict=True
-            )
-        ]
+        reasons = empty_reasons(n_candidate, n_target)
+        reasons[n_candidate * n_target > MAX_TRANSPORT_ELEMENTS] = TOO_LONG_TO_TRANSPORT
+        return reasons
 
 
 BoolArray = NDArray[np.bool_]

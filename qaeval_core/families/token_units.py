@@ -6,7 +6,6 @@ template's first token, its last that of the template's last, as if it were one 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import cached_property
 
 import numpy as np
@@ -14,6 +13,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from qaeval_core.families.model_units import (
+    Batch,
     ModelScorer,
     PairTemplate,
     TokenValueUnits,
@@ -21,12 +21,12 @@ from qaeval_core.families.model_units import (
     Work,
     list_column,
     row_totals,
-    token_counts,
 )
 from qaeval_core.families.validate import IntArray, SharedPairs
 from qaeval_core.models.artifact import Artifact
-from qaeval_core.text.encode import TokenIds, equal_windows
+from qaeval_core.text.encode import equal_cuts
 from qaeval_core.text.ngrams import concat_ranges
+from qaeval_core.text.token_runs import TokenRuns
 
 VectorArray = NDArray[np.float32]
 
@@ -36,9 +36,8 @@ class TokenUnits(TokenValueUnits):
 
     Parameters
     ----------
-    texts : sequence of int ndarray
-        Token ids of distinct texts, without special tokens; a text without tokens has no unit
-        and no vector.
+    texts : TokenRuns
+        Distinct texts, without special tokens; a text without tokens has no unit and no vector.
     artifact : Artifact
         Of the graph ``token_vectors``.
 
@@ -52,38 +51,33 @@ class TokenUnits(TokenValueUnits):
     is_special : bool ndarray of shape (n_total_tokens,)
     """
 
-    def __init__(self, texts: Sequence[TokenIds], artifact: Artifact) -> None:
+    def __init__(self, texts: TokenRuns, artifact: Artifact) -> None:
         template = PairTemplate.of(artifact)
         n_prefix, n_suffix = len(template.prefix), len(template.suffix)
         room = artifact.record.max_positions - n_prefix - n_suffix
-        counts = token_counts(texts)
-        counts[counts > 0] += n_prefix + n_suffix
+        counts = np.where(texts.counts > 0, texts.counts + n_prefix + n_suffix, 0)
         starts = np.cumsum(counts) - counts
-        super().__init__(int(counts.sum()), shape=(artifact.record.dim,))
-        self.n_windows = np.zeros(len(texts), dtype=np.int64)
+        text, start, n_tokens = equal_cuts(texts.counts, max_tokens=room)
+        is_first, is_last = start == 0, start + n_tokens == texts.counts[text]
+        super().__init__(
+            template.single(texts.take(text).cut(start, n_tokens)),
+            first_token=np.where(is_first, 0, n_prefix),
+            first_value=starts[text] + np.where(is_first, 0, n_prefix + start),
+            n_values=n_prefix * is_first + n_tokens + n_suffix * is_last,
+            values_shape=(int(counts.sum()), artifact.record.dim),
+        )
+        self.n_windows = np.bincount(text, minlength=len(texts))
         self._parts: dict[int, VectorArray] = {}  # by the place of the first
-        for i, ids in enumerate(texts):
-            windows = equal_windows(len(ids), max_tokens=room)
-            self.n_windows[i] = len(windows)
-            for start, stop in windows:
-                is_first, is_last = start == 0, stop == len(ids)
-                self.add(
-                    template.single(ids[start:stop]),
-                    first_token=0 if is_first else n_prefix,
-                    first_value=int(starts[i]) + (0 if is_first else n_prefix + start),
-                    n_values=n_prefix * is_first + stop - start + n_suffix * is_last,
-                )
         self.spans = np.stack([starts, starts + counts], axis=1)
         self.ids = np.zeros(int(counts.sum()), dtype=np.int64)
         self.is_special = np.ones(len(self.ids), dtype=bool)
         own = concat_ranges(starts + n_prefix, np.maximum(counts - n_prefix - n_suffix, 0))
         self.is_special[own] = False
-        self.ids[own] = np.concatenate([np.zeros(0, np.int64), *texts])
+        self.ids[own] = texts.flat()
 
-    def take(self, batch: Sequence[int], output: VectorArray) -> None:
+    def take(self, batch: Batch, output: VectorArray) -> None:
         """Keep the vectors of these units where they are: a copy would take as long as matching."""
-        rows = list(batch)
-        first, count = self.facts["first_value"][rows], self.facts["n_values"][rows]
+        first, count = self.facts["first_value"][batch], self.facts["n_values"][batch]
         ends = np.cumsum(count)
         for place, n, stop in zip(first.tolist(), count.tolist(), ends.tolist(), strict=True):
             self._parts[place] = output[stop - n : stop]
@@ -132,7 +126,7 @@ class TokenFrequenciesWork(Work):
     """A shard whose references are encoded; no unit is run."""
 
     def __init__(self, shared: SharedPairs[str], listed: list[NDArray[np.uint64]]) -> None:
-        self.units = Units()
+        self.units = Units(TokenRuns.of([]))
         self._shared = shared
         self._listed = listed
 

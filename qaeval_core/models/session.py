@@ -328,7 +328,7 @@ class _BatchLimit:
 
 def token_budget_batches(
     lengths: Sequence[int] | NDArray[np.int64], *, max_batch_tokens: int
-) -> Iterator[list[int]]:
+) -> Iterator[NDArray[np.int64]]:
     """Group row indices so that rows x longest row stays within the budget.
 
     Longest first, so the largest allocation is the first one and a too-small device fails in
@@ -344,7 +344,7 @@ def token_budget_batches(
 
     Yields
     ------
-    list of int
+    int ndarray of shape (n_rows,)
         Indices into ``lengths``; each index exactly once over all batches.
 
     Raises
@@ -354,7 +354,7 @@ def token_budget_batches(
 
     Examples
     --------
-    >>> list(token_budget_batches([3, 9, 4, 2], max_batch_tokens=12))
+    >>> [batch.tolist() for batch in token_budget_batches([3, 9, 4, 2], max_batch_tokens=12)]
     [[1], [2, 0, 3]]
     >>> lengths = [20] * 110 + [10] * 90
     >>> [len(batch) for batch in token_budget_batches(lengths, max_batch_tokens=4096)]
@@ -364,35 +364,17 @@ def token_budget_batches(
     ...
     ValueError: row 0 has 13 tokens, max_batch_tokens is 12
     """
-    sizes = np.asarray(lengths, dtype=np.int64)
-    batch: list[int] = []
-    longest = 0
-    for i in np.argsort(-sizes, kind="stable").tolist():
-        length = int(sizes[i])
-        if length > max_batch_tokens:
-            raise ValueError(f"row {i} has {length} tokens, max_batch_tokens is {max_batch_tokens}")
-        padded = longest * len(batch)
-        is_much_shorter = padded >= _FULL_ENOUGH_TOKENS and length < _SHORTEST_SHARE * longest
-        if batch and (padded + longest > max_batch_tokens or is_much_shorter):
-            yield batch
-            batch = []
-        if not batch:
-            longest = length
-        batch.append(i)
-    if batch:
-        yield batch
-
-
-def pad(rows: Sequence[NDArray[np.int64]]) -> NDArray[np.int64]:
-    """Return rows as one right-padded matrix, padding 0.
-
-    Examples
-    --------
-    >>> pad([np.array([5, 6]), np.array([7])])
-    array([[5, 6],
-           [7, 0]])
-    """
-    padded = np.zeros((len(rows), max(len(row) for row in rows)), dtype=np.int64)
-    for i, row in enumerate(rows):
-        padded[i, : len(row)] = row
-    return padded
+    order = np.argsort(-np.asarray(lengths, dtype=np.int64), kind="stable")
+    shortness = -np.asarray(lengths, dtype=np.int64)[order]
+    start = 0
+    while start < len(order):
+        longest = max(-int(shortness[start]), 1)
+        if longest > max_batch_tokens:
+            raise ValueError(
+                f"row {order[start]} has {longest} tokens, max_batch_tokens is {max_batch_tokens}"
+            )
+        n_enough = -(-_FULL_ENOUGH_TOKENS // longest)
+        first_short = int(np.searchsorted(shortness, -_SHORTEST_SHARE * longest, side="right"))
+        stop = min(start + max_batch_tokens // longest, max(start + n_enough, first_short))
+        yield order[start:stop]
+        start = stop

@@ -14,8 +14,9 @@ from numpy.typing import NDArray
 from tokenizers import Encoding, Tokenizer
 
 from qaeval_core.errors import ModelError
+from qaeval_core.text.ngrams import IntArray, concat_ranges
+from qaeval_core.text.token_runs import TokenRuns
 
-TokenIds = NDArray[np.int64]
 CharSpans = NDArray[np.int64]
 
 
@@ -43,7 +44,7 @@ class TextEncoder:
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
 
-    def encode(self, texts: Sequence[str]) -> list[TokenIds]:
+    def encode(self, texts: Sequence[str]) -> TokenRuns:
         """Return the token ids of each text, special tokens not added.
 
         Parameters
@@ -53,8 +54,8 @@ class TextEncoder:
 
         Returns
         -------
-        list of int64 ndarray of shape (n_tokens,)
-            In the order of ``texts``.
+        TokenRuns
+            One a text, in the order of ``texts``.
 
         Raises
         ------
@@ -62,21 +63,22 @@ class TextEncoder:
             If the tokenizer gives up: a pattern of its own may take longer than it allows.
         """
         if not texts:
-            return []
+            return TokenRuns.of([])
         try:
             encodings = self._tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
         except BaseException as error:
             raise _refused(self._path, error) from None
-        return [np.asarray(encoding.ids, dtype=np.int64) for encoding in encodings]
+        return TokenRuns.of([encoding.ids for encoding in encodings])
 
-    def encode_words(self, texts: Sequence[str]) -> list[tuple[TokenIds, CharSpans]]:
+    def encode_words(self, texts: Sequence[str]) -> tuple[TokenRuns, list[CharSpans]]:
         """Return of each text its token ids, and where the word of each token lies.
 
         Returns
         -------
-        list of (int64 ndarray of shape (n_tokens,), int64 ndarray of shape (n_tokens, 2))
-            Token ids, and the first character and the one after the last of each token's word: a
-            span of tokens becomes whole words.
+        ids : TokenRuns
+        words : list of int64 ndarray of shape (n_tokens, 2)
+            The first character and the one after the last of each token's word: a span of tokens
+            becomes whole words.
 
         Raises
         ------
@@ -84,17 +86,15 @@ class TextEncoder:
             As `encode` does.
         """
         if not texts:
-            return []
+            return TokenRuns.of([]), []
         try:
             encodings = self._tokenizer.encode_batch(list(texts), add_special_tokens=False)
         except BaseException as error:
             raise _refused(self._path, error) from None
-        return [
-            (np.asarray(encoding.ids, dtype=np.int64), _word_spans(encoding))
-            for encoding in encodings
-        ]
+        ids = TokenRuns.of([encoding.ids for encoding in encodings])
+        return ids, [_word_spans(encoding) for encoding in encodings]
 
-    def tokens(self, ids: TokenIds) -> list[str]:
+    def tokens(self, ids: IntArray) -> list[str]:
         """Return the pieces that token ids stand for, as the vocabulary has them."""
         return [self._tokenizer.id_to_token(i) or "" for i in ids.tolist()]
 
@@ -155,6 +155,23 @@ def equal_windows(n_tokens: int, *, max_tokens: int) -> list[tuple[int, int]]:
     size, n_larger = divmod(n_tokens, n_windows)
     edges = [i * size + min(i, n_larger) for i in range(n_windows + 1)]
     return list(pairwise(edges))
+
+
+def equal_cuts(
+    n_tokens: IntArray, *, max_tokens: IntArray | int
+) -> tuple[IntArray, IntArray, IntArray]:
+    """Return `equal_windows` of many texts: the text, start and length of each window.
+
+    Examples
+    --------
+    >>> [each.tolist() for each in equal_cuts(np.array([10, 0, 3]), max_tokens=4)]
+    [[0, 0, 0, 2], [0, 4, 7, 0], [4, 3, 3, 3]]
+    """
+    n_windows = -(-n_tokens // max_tokens)
+    text = np.repeat(np.arange(len(n_tokens)), n_windows)
+    size, n_larger = np.divmod(n_tokens[text], n_windows[text])
+    i = concat_ranges(np.zeros_like(n_windows), n_windows)
+    return text, i * size + np.minimum(i, n_larger), size + (i < n_larger)
 
 
 def overlapping_windows(

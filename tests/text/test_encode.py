@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qaeval_core.text.encode import equal_windows
+from qaeval_core.text.encode import equal_cuts, equal_windows
 
 
 @given(st.integers(1, 5_000), st.integers(1, 600))
@@ -29,3 +29,14 @@ def test_no_tokens_give_no_window_and_no_room_is_an_error() -> None:
     assert equal_windows(0, max_tokens=5) == []
     with pytest.raises(ValueError, match="at least 1"):
         equal_windows(3, max_tokens=0)
+
+
+@given(st.lists(st.tuples(st.integers(0, 500), st.integers(1, 60)), max_size=5))
+def test_windows_of_many_texts_are_those_of_each(texts: list[tuple[int, int]]) -> None:
+    sizes, rooms = np.array(texts, dtype=np.int64).reshape(-1, 2).T
+    found = zip(*(each.tolist() for each in equal_cuts(sizes, max_tokens=rooms)), strict=True)
+    assert [(text, start, start + n) for text, start, n in found] == [
+        (i, *window)
+        for i, (n_tokens, room) in enumerate(texts)
+        for window in equal_windows(n_tokens, max_tokens=room)
+    ]
