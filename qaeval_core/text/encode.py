@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Encoding, Tokenizer
+from tokenizers.normalizers import BertNormalizer
 
 from qaeval_core.errors import ModelError
 from qaeval_core.text.ngrams import IntArray, concat_ranges
@@ -36,13 +37,10 @@ class TextEncoder:
 
     def __init__(self, tokenizer_path: Path) -> None:
         self._path = tokenizer_path
-        try:
-            self._tokenizer = Tokenizer.from_file(str(tokenizer_path))
-        except BaseException as error:
-            raise _refused(tokenizer_path, error) from None
-        # Subtle: files carry truncation at 128 and padding to 128; both would be silent loss.
-        self._tokenizer.no_truncation()
-        self._tokenizer.no_padding()
+        self._tokenizer = _load(tokenizer_path)
+        self._plain: _PlainTexts | None = None
+        if isinstance(self._tokenizer.normalizer, BertNormalizer):
+            self._plain = _PlainTexts(self._tokenizer, tokenizer_path)
 
     def encode(self, texts: Sequence[str]) -> TokenRuns:
         """Return the token ids of each text, special tokens not added.
@@ -64,11 +62,19 @@ class TextEncoder:
         """
         if not texts:
             return TokenRuns.of([])
+        plain = self._plain.forms(texts) if self._plain is not None else {}
+        others = [i for i in range(len(texts)) if i not in plain]
+        ids = self._ids(self._tokenizer, [texts[i] for i in others])
+        if self._plain is not None:
+            ids += self._ids(self._plain.tokenizer, list(plain.values()))
+        return TokenRuns.of(ids).take(np.argsort([*others, *plain]))
+
+    def _ids(self, tokenizer: Tokenizer, texts: list[str]) -> list[list[int]]:
         try:
-            encodings = self._tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
+            encodings = tokenizer.encode_batch_fast(texts, add_special_tokens=False)
         except BaseException as error:
             raise _refused(self._path, error) from None
-        return TokenRuns.of([encoding.ids for encoding in encodings])
+        return [encoding.ids for encoding in encodings]
 
     def encode_words(self, texts: Sequence[str]) -> tuple[TokenRuns, list[CharSpans]]:
         """Return of each text its token ids, and where the word of each token lies.
@@ -97,6 +103,41 @@ class TextEncoder:
     def tokens(self, ids: IntArray) -> list[str]:
         """Return the pieces that token ids stand for, as the vocabulary has them."""
         return [self._tokenizer.id_to_token(i) or "" for i in ids.tolist()]
+
+
+class _PlainTexts:
+    """Reads printable ASCII as a tokenizer of BERT's does, without its normalizer, twice as fast.
+
+    Of such texts it changes capital letters alone.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, path: Path) -> None:
+        self.tokenizer = _load(path)
+        self.tokenizer.normalizer = None
+        self._makes_small = tokenizer.normalizer.lowercase
+        added = tokenizer.get_added_tokens_decoder().values()
+        self._added = [token.content.lower() for token in added]
+
+    def forms(self, texts: Sequence[str]) -> dict[int, str]:
+        """Return what to read of plain texts, by their places."""
+        found = {}
+        for i, text in enumerate(texts):
+            if text.isascii() and text.isprintable():
+                small = text.lower()
+                if not any(content in small for content in self._added):  # Such as "[SEP]".
+                    found[i] = small if self._makes_small else text
+        return found
+
+
+def _load(path: Path) -> Tokenizer:
+    try:
+        tokenizer = Tokenizer.from_file(str(path))
+    except BaseException as error:
+        raise _refused(path, error) from None
+    # Subtle: files carry truncation at 128 and padding to 128; both would be silent loss.
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    return tokenizer
 
 
 def _word_spans(encoding: Encoding) -> CharSpans:

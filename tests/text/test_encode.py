@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from functools import cache
 from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
+from tokenizers import Tokenizer
 
-from qaeval_core.text.encode import equal_cuts, equal_windows
+from qaeval_core.models.artifact import ArtifactRequest, find_artifact
+from qaeval_core.text.encode import TextEncoder, equal_cuts, equal_windows
 
 
 @given(st.integers(1, 5_000), st.integers(1, 600))
@@ -40,3 +44,37 @@ def test_windows_of_many_texts_are_those_of_each(texts: list[tuple[int, int]]) -
         for i, (n_tokens, room) in enumerate(texts)
         for window in equal_windows(n_tokens, max_tokens=room)
     ]
+
+
+@pytest.fixture(scope="module")
+def word_pieces(artifacts_root: Path) -> Path:
+    """A tokenizer of BERT's."""
+    request = ArtifactRequest("relevance_matching", "minilm", "fp32")
+    return find_artifact(artifacts_root, request).tokenizer_path
+
+
+@cache
+def _both(path: Path) -> tuple[Tokenizer, TextEncoder]:
+    whole = Tokenizer.from_file(str(path))
+    whole.no_truncation()
+    whole.no_padding()
+    return whole, TextEncoder(path)
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    st.lists(
+        st.text("aB [SEP]'\x00\t\x1f\x7fé\u0301İ中", max_size=12)
+        | st.text(st.characters(max_codepoint=127), max_size=12)
+        | st.sampled_from(["[SEP]", "a [mask] b", "Don't STOP", "x" * 101, "don't [MASK]", ""]),
+        max_size=6,
+    )
+)
+def test_texts_of_ascii_have_the_tokens_that_the_whole_tokenizer_gives(
+    word_pieces: Path, texts: list[str]
+) -> None:
+    """Protects from what its normalizer does and a shorter way leaves out."""
+    whole, encoder = _both(word_pieces)
+    found = encoder.encode(texts)
+    expected = [whole.encode(text, add_special_tokens=False).ids for text in texts]
+    assert [ids.tolist() for ids in found] == expected
