@@ -139,18 +139,16 @@ class ModelFamily(Family):
 
     def share(self, values: Values) -> SharedPairs[Any]:
         """Return the distinct pairs of good rows."""
-        targets = [
-            [str(text) for text in value] if isinstance(value, list) else [str(value)]
-            for value in values[self.target_role]
-        ]
+        given: Sequence[Any] = values[self.target_role]
+        targets = [own if isinstance(own, list) else (own,) for own in given]
         if not self.reads_candidate:
             return share_pairs([""] * len(targets), targets)
-        candidates = [str(text) for text in values["candidate"]]
+        candidates: Sequence[Any] = values["candidate"]
         if self.reads_answer:
             return share_pairs(list(zip(candidates, values["answer"], strict=True)), targets)
         if not self.reads_question:
             return share_pairs(candidates, targets)
-        questions = [str(text) for text in values["question"]]
+        questions: Sequence[Any] = values["question"]
         return share_pairs(
             list(zip(questions, candidates, strict=True)),
             [[(q, text) for text in own] for q, own in zip(questions, targets, strict=True)],

@@ -244,6 +244,9 @@ BoolArray = NDArray[np.bool_]
 
 # Cosines held at once, of 4 bytes: 50,000 x 50,000 of them would take 10 GB.
 MAX_ELEMENTS = 4_000_000
+# Pairs of so few cosines take longer to be asked for their maxima than these take.
+_FEW_COSINES = 256
+_PAIRS_AT_ONCE = 4096
 
 
 class BestCosines(NamedTuple):
@@ -309,14 +312,22 @@ def best_cosines_of_texts(
     if allowed is not None:
         flat = np.where(allowed, 0, -np.inf).astype(np.float32)
         penalties = [flat[start:stop] for start, stop in spans.tolist()]
-    buffer = np.empty(min(MAX_ELEMENTS, _largest(sizes, pair_left, pair_right)), dtype=np.float32)
-    at_left = at_right = 0
-    for left, right in zip(pair_left.tolist(), pair_right.tolist(), strict=True):
+    n_cosines = sizes[pair_left] * sizes[pair_right]
+    buffer = np.empty(min(MAX_ELEMENTS, int(n_cosines.max(initial=0))), dtype=np.float32)
+    at_left, at_right = (np.cumsum(sizes[own]) - sizes[own] for own in (pair_left, pair_right))
+    is_small = (n_cosines > 0) & (n_cosines <= _FEW_COSINES) & (penalties is None)
+    small = np.flatnonzero(is_small)
+    for start in range(0, len(small), _PAIRS_AT_ONCE):
+        some = small[start : start + _PAIRS_AT_ONCE]
+        to_left, to_right = _small_maxima(texts, sizes, pair_left[some], pair_right[some])
+        best.left[concat_ranges(at_left[some], sizes[pair_left[some]])] = to_left
+        best.right[concat_ranges(at_right[some], sizes[pair_right[some]])] = to_right
+    for pair in np.flatnonzero(~is_small).tolist():
+        left, right = int(pair_left[pair]), int(pair_right[pair])
         own, other = texts[left], texts[right]
         n_own, n_other = len(own), len(other)
-        to_left = best.left[at_left : at_left + n_own]
-        to_right = best.right[at_right : at_right + n_other]
-        at_left, at_right = at_left + n_own, at_right + n_other
+        to_left = best.left[at_left[pair] : at_left[pair] + n_own]
+        to_right = best.right[at_right[pair] : at_right[pair] + n_other]
         if penalties is None and 0 < n_own * n_other <= MAX_ELEMENTS:  # Nearly all: made quick.
             cosine = buffer[: n_own * n_other].reshape(n_own, n_other)
             np.dot(own, other.T, out=cosine)
@@ -337,8 +348,28 @@ def _nothing_yet(sizes: IntArray) -> VectorArray:
     return np.full(int(sizes.sum()), -np.inf, dtype=np.float32)
 
 
-def _largest(sizes: IntArray, pair_left: IntArray, pair_right: IntArray) -> int:
-    return int((sizes[pair_left] * sizes[pair_right]).max(initial=0))
+def _small_maxima(
+    texts: Sequence[VectorArray], sizes: IntArray, left: IntArray, right: IntArray
+) -> tuple[VectorArray, VectorArray]:
+    """Return the best cosines of pairs of short texts: products pair by pair, maxima at once."""
+    n_left, n_right = sizes[left], sizes[right]
+    stops = np.cumsum(n_left * n_right)
+    starts = stops - n_left * n_right
+    cosines = np.empty(int(stops[-1]), dtype=np.float32)
+    places = (each.tolist() for each in (left, right, starts, stops, n_left))
+    for i, j, start, stop, n_rows in zip(*places, strict=True):
+        np.dot(texts[i], texts[j].T, out=cosines[start:stop].reshape(n_rows, -1))
+    row = concat_ranges(np.zeros_like(n_left), n_left)
+    row_starts = np.repeat(starts, n_left) + row * np.repeat(n_right, n_left)
+    # A column's cosines lie as far apart as a row is long.
+    heights, widths = np.repeat(n_left, n_right), np.repeat(n_right, n_right)
+    tops = concat_ranges(starts, n_right)
+    down = concat_ranges(np.zeros_like(heights), heights)
+    columns = cosines[np.repeat(tops, heights) + down * np.repeat(widths, heights)]
+    return (
+        np.maximum.reduceat(cosines, row_starts),
+        np.maximum.reduceat(columns, np.cumsum(heights) - heights),
+    )
 
 
 def _blocks(n_left: int, n_right: int) -> Iterator[tuple[slice, slice]]:

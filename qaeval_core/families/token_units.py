@@ -7,6 +7,7 @@ template's first token, its last that of the template's last, as if it were one 
 from __future__ import annotations
 
 from functools import cached_property
+from itertools import pairwise
 
 import numpy as np
 import pyarrow as pa
@@ -67,7 +68,7 @@ class TokenUnits(TokenValueUnits):
             values_shape=(int(counts.sum()), artifact.record.dim),
         )
         self.n_windows = np.bincount(text, minlength=len(texts))
-        self._parts: dict[int, VectorArray] = {}  # by the place of the first
+        self._parts: list[VectorArray | None] = [None] * len(text)  # by unit
         self.spans = np.stack([starts, starts + counts], axis=1)
         self.ids = np.zeros(int(counts.sum()), dtype=np.int64)
         self.is_special = np.ones(len(self.ids), dtype=bool)
@@ -77,28 +78,28 @@ class TokenUnits(TokenValueUnits):
 
     def take(self, batch: Batch, output: VectorArray) -> None:
         """Keep the vectors of these units where they are: a copy would take as long as matching."""
-        first, count = self.facts["first_value"][batch], self.facts["n_values"][batch]
-        ends = np.cumsum(count)
-        for place, n, stop in zip(first.tolist(), count.tolist(), ends.tolist(), strict=True):
-            self._parts[place] = output[stop - n : stop]
+        stops = np.cumsum([0, *self.facts["n_values"][batch]]).tolist()
+        for unit, (start, stop) in zip(np.asarray(batch).tolist(), pairwise(stops), strict=True):
+            self._parts[unit] = output[start:stop]
 
     @cached_property
     def vectors(self) -> VectorArray:
         """Vectors of all texts, of shape (n_total_tokens, dim); NaN where the unit has not run."""
-        for start, part in self._parts.items():
-            self.values[start : start + len(part)] = part
+        for start, part in zip(self.facts["first_value"].tolist(), self._parts, strict=True):
+            if part is not None:
+                self.values[start : start + len(part)] = part
         return self.values
 
     @cached_property
     def text_vectors(self) -> list[VectorArray]:
         """Vectors of each text, of shape (n_tokens, dim); once all units have run."""
-        parts = (part for _, part in sorted(self._parts.items()))
+        parts = [part for part in self._parts if part is not None]
         nothing = np.zeros((0, *self._values_shape[1:]), dtype=np.float32)
-        found = []
-        for n_windows in self.n_windows.tolist():
-            own = [next(parts) for _ in range(n_windows)]
-            found.append(own[0] if n_windows == 1 else np.concatenate([nothing, *own]))
-        return found
+        first = np.cumsum(self.n_windows) - self.n_windows
+        return [
+            parts[i] if n == 1 else np.concatenate([nothing, *parts[i : i + n]])
+            for i, n in zip(first.tolist(), self.n_windows.tolist(), strict=True)
+        ]
 
     def ordinary(self) -> IntArray:
         """Return how many tokens each text has, special tokens left out."""

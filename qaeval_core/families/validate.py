@@ -365,24 +365,28 @@ def share_pairs(candidates: Sequence[T], targets: Sequence[Sequence[T]]) -> Shar
     >>> shared.targets, shared.row_pair.tolist()
     (['c', 'd'], [0, 1, 2, 0])
     """
-    candidate_index: dict[T, int] = {}
-    target_index: dict[T, int] = {}
-    pair_index: dict[tuple[int, int], int] = {}
-    row_pair: list[int] = []
-    for candidate, own_targets in zip(candidates, targets, strict=True):
-        i = candidate_index.setdefault(candidate, len(candidate_index))
-        for target in own_targets:
-            j = target_index.setdefault(target, len(target_index))
-            row_pair.append(pair_index.setdefault((i, j), len(pair_index)))
-    pairs = np.array(list(pair_index), dtype=np.int64).reshape(-1, 2)
+    n_targets = np.fromiter(map(len, targets), np.int64, len(targets))
+    distinct, candidate = _numbered(candidates)
+    distinct_targets, target = _numbered(list(chain.from_iterable(targets)))
+    width = max(len(distinct_targets), 1)
+    keys = np.repeat(candidate, n_targets) * width + target
+    _, first, place = np.unique(keys, return_index=True, return_inverse=True)
+    order = np.argsort(first)  # Pairs as they come.
+    pairs = keys[first[order]]
     return SharedPairs(
-        candidates=list(candidate_index),
-        targets=list(target_index),
-        pair_candidate=pairs[:, 0],
-        pair_target=pairs[:, 1],
-        row_pair=np.array(row_pair, dtype=np.int64),
-        n_targets=np.array([len(own) for own in targets], dtype=np.int64),
+        candidates=distinct,
+        targets=distinct_targets,
+        pair_candidate=pairs // width,
+        pair_target=pairs % width,
+        row_pair=np.argsort(order)[place],
+        n_targets=n_targets,
     )
+
+
+def _numbered(texts: Sequence[T]) -> tuple[list[T], IntArray]:
+    """Return distinct texts as they come, and which of them each text is."""
+    index = {text: i for i, text in enumerate(dict.fromkeys(texts))}
+    return list(index), np.fromiter(map(index.__getitem__, texts), np.int64, len(texts))
 
 
 @dataclass(frozen=True, slots=True)
@@ -406,12 +410,8 @@ def share_texts(pairs: SharedPairs[T]) -> SharedTexts[T]:
     >>> shared.texts, shared.left.tolist(), shared.right.tolist()
     (['a', 'b'], [0, 1], [1, 1])
     """
-    index: dict[T, int] = {}
-    sides = []
-    for texts, used in (
-        (pairs.candidates, pairs.pair_candidate),
-        (pairs.targets, pairs.pair_target),
-    ):
-        places = np.array([index.setdefault(text, len(index)) for text in texts], dtype=np.int64)
-        sides.append(places[used])
-    return SharedTexts(list(index), *sides)
+    texts, places = _numbered([*pairs.candidates, *pairs.targets])
+    n_candidates = len(pairs.candidates)
+    return SharedTexts(
+        texts, places[pairs.pair_candidate], places[n_candidates + pairs.pair_target]
+    )
