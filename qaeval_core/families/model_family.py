@@ -422,11 +422,9 @@ class FamilyRunner(Runner):
         if on_unit is not None or self.plan.artifact.record.one_row_batches:
             batches = np.arange(len(units.lengths))[:, np.newaxis]
         for batch in batches:
-            self._run_batch(units, batch, stats, on_unit)
+            n_tokens, n_padded = self._run_batch(units, batch, stats, on_unit)
             if on_batch is not None:
-                tokens = int(units.lengths[batch].sum())
-                padded = int(units.lengths[batch].max()) * len(batch)
-                on_batch(tokens, padded, tokens / n_total)
+                on_batch(n_tokens, n_padded, n_tokens / n_total)
         stats.spend("run", time.perf_counter() - started)
 
     def _look_at_device(self, units: Units, stats: PassStats) -> None:
@@ -456,9 +454,14 @@ class FamilyRunner(Runner):
 
     def _run_batch(
         self, units: Units, batch: IntArray, stats: PassStats, on_unit: OnUnit | None = None
-    ) -> None:
-        """Run a batch; where memory runs out, halve it, and keep to the smaller size a while."""
-        padded = int(units.lengths[batch].max()) * len(batch)
+    ) -> tuple[int, int]:
+        """Run a batch; where memory runs out, halve it, and keep to the smaller size a while.
+
+        Returns its tokens, without padding and with it.
+        """
+        lengths = units.lengths[batch]
+        longest, n_tokens = int(lengths.max()), int(lengths.sum())
+        padded = longest * len(batch)
         try:
             assert self._session is not None
             inputs = units.make_inputs(batch)
@@ -472,17 +475,17 @@ class FamilyRunner(Runner):
             log.warning("out of memory with %d padded tokens; halving the batch", padded)
             stats.n_halvings += 1
             self._budget.shrink(padded)
-            longest = int(units.lengths[batch].max())
             left = batch
             while len(left):  # By the budget of the moment: what is known not to fit is not tried.
                 n_rows = min(max(self._budget.n_tokens // longest, 1), (len(batch) + 1) // 2)
                 self._run_batch(units, left[:n_rows], stats)
                 left = left[n_rows:]
-            return
+            return n_tokens, padded
         self._budget.hold()
         units.take(batch, output)
         if on_unit is not None:
             on_unit(UnitRun(inputs, output))
         stats.n_batches += 1
-        stats.n_tokens += int(units.lengths[batch].sum())
+        stats.n_tokens += n_tokens
         stats.n_padded_tokens += padded
+        return n_tokens, padded

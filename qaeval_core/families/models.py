@@ -53,7 +53,7 @@ def _grg(name: str, target_role: str) -> ModelFamily:
         target_role=target_role,
         scorer=GrgScorer,
         version="1",
-        rows_per_shard={"cpu": 256, "cuda": 16384},
+        rows_per_shard={"cpu": 1024, "cuda": 16384},
         max_batch_tokens={"cpu": 1024, "cuda": 16384},
     )
 

@@ -94,6 +94,13 @@ class Session:
             raise ModelError(
                 f"{artifact.model_path} cannot be loaded: {_first(error)} [QA0414]"
             ) from None
+        # Where inputs say how long an axis is.
+        self._axes = {
+            axis: (tensor.name, place)
+            for tensor in artifact.record.inputs
+            for place, axis in enumerate(tensor.shape)
+            if isinstance(axis, str)
+        }
         self._limit = _BatchLimit(max_batch_s) if max_batch_s is not None else None
         self._check_graph()
         used = self._session.get_providers()[0]
@@ -167,29 +174,22 @@ class Session:
         if ids is None or not ids.size:
             return
         vocab = self.artifact.record.vocab
-        largest = int(ids.max())
-        if largest >= vocab or int(ids.min()) < 0:
+        # Of one look: negative ones are the largest.
+        if int(ids.view(np.uint64).max()) >= vocab:
             raise ModelError(
-                f"{self.artifact.tokenizer_path} gives the token id {largest}, and the model has "
+                f"{self.artifact.tokenizer_path} gives the token id {ids.max()}, and the model has "
                 f"{vocab} tokens: they do not belong together [QA0415]"
             )
 
     def _check_output(
         self, output: NDArray[np.float32], inputs: Mapping[str, NDArray[np.int64]]
     ) -> None:
-        record = self.artifact.record
-        sizes = {
-            axis: size
-            for tensor in record.inputs
-            if tensor.name in inputs
-            for axis, size in zip(tensor.shape, inputs[tensor.name].shape, strict=True)
-            if isinstance(axis, str)
-        }
-        shape = record.outputs[0].shape
-        wanted = [sizes.get(axis) if isinstance(axis, str) else axis for axis in shape]
-        is_right = len(wanted) == output.ndim and all(
-            size in (None, found) for size, found in zip(wanted, output.shape, strict=True)
-        )
+        shape = self.artifact.record.outputs[0].shape
+        is_right = len(shape) == output.ndim
+        for axis, found in zip(shape, output.shape, strict=False):
+            name, place = self._axes.get(axis, ("", 0)) if isinstance(axis, str) else ("", 0)
+            wanted = inputs[name].shape[place] if name in inputs else axis
+            is_right = is_right and (isinstance(wanted, str) or wanted == found)
         if not is_right:
             raise ModelError(
                 f"{self.artifact.model_path} returned {output.shape}, and its record says {shape} "
