@@ -1,12 +1,14 @@
-"""Host: CPU time a pair of what tokens are matched by, with a stub where the model stands.
+"""Host: CPU time of all that is done beside a model, with a stub where the engine stands.
 
-Real sentences, vectors of random numbers: what matching takes does not depend on them. Thread CPU
-time, so that a busy machine does not count; tokenizing is another thread's and is left out.
+A row: real rows in shards of a CPU, from a table in memory to statistics, tokenizing included; CPU
+time of the process, tokenizing in one thread. A pair: what tokens of real sentences are matched by.
+Outputs are random numbers: what is done with them does not depend on them.
 
 ``--transport``: MoverScore's transport in one process and by the pool of all CPUs, in turn, by the
 clock, equal numbers checked.
 
-usage: python -m benchmarks.host [--pairs N] [--json FILE] | --transport
+usage: python -m benchmarks.host [--only rows|pairs] [--rows N] [--pairs N] [--json FILE]
+       python -m benchmarks.host --transport
 """
 
 from __future__ import annotations
@@ -21,22 +23,28 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
+from benchmarks.answers import ROW_SETS, load_pairs
 from benchmarks.data import load_rows
 from benchmarks.measure import environment, interleave
 from qaeval_core.configure import load_config
 from qaeval_core.families.blas_threads import one_blas_thread
-from qaeval_core.families.model_family import ModelFamilyPlan
+from qaeval_core.families.contract import Engine, statistics_table
+from qaeval_core.families.model_family import FamilyRunner, ModelFamilyPlan
 from qaeval_core.families.token_match import TokenMatchWork
 from qaeval_core.families.transport import transport_costs
 from qaeval_core.families.transport_pool import transport_costs_on_all_cpus, usable_cpus
+from qaeval_core.families.validate import table_rows
 from qaeval_core.models.artifact import default_root, ensure_artifact
+from qaeval_core.models.record import ArtifactRecord
 from qaeval_core.models.session import token_budget_batches
 from qaeval_core.planning.compile import compile_run
 
 STEPS = ("make_inputs", "take", "statistics")
 _WORDS = range(18, 33)
 _N_REPEATS = 9
+_N_PASSES = 5
 _SEED = 7
 # Tokens a text, and pairs that take some 0.6 s.
 _TRANSPORTS = {12: 8000, 27: 4000, 120: 500, 500: 24}
@@ -53,17 +61,93 @@ def sentence_pairs(n_pairs: int) -> dict[str, list[object]]:
     return {"candidate": [a for a, _ in both], "references": [[b] for _, b in both]}
 
 
-def bertscore_plan() -> ModelFamilyPlan:
-    """Return the family of ``bertscore``, compiled for a GPU's batches."""
+def family_plan(metric: str, family: str) -> ModelFamilyPlan:
+    """Return a family of a metric."""
     run = compile_run(
-        load_config(overrides={"metrics": {"bertscore": {}}}),
-        columns={"candidate": "candidate", "references": "references"},
+        load_config(overrides={"metrics": {metric: {}}}),
+        columns={role: role for role in ("candidate", "references", "context")},
         device="cpu",
         resolve_artifact=lambda request: ensure_artifact(default_root(), request),
     )
-    (plan,) = run.families
+    (plan,) = (plan for plan in run.families if plan.name == family)
     assert isinstance(plan, ModelFamilyPlan)
     return plan
+
+
+class StubEngine:
+    """Returns random numbers of the right shape, in no time.
+
+    Parameters
+    ----------
+    record : ArtifactRecord
+    """
+
+    def __init__(self, record: ArtifactRecord) -> None:
+        self._width = tuple(size for size in record.outputs[0].shape if isinstance(size, int))
+        self._noise = np.random.default_rng(_SEED).random((32768, *self._width), dtype=np.float32)
+        self._n_given = 0
+
+    def run(
+        self, _names: None, inputs: dict[str, np.ndarray], _options: object
+    ) -> list[np.ndarray]:
+        """Return a row a unit, or a row a token that is asked for."""
+        asked = [inputs[name] for name in ("token_rows", "prefix_rows") if name in inputs]
+        n = len(asked[0] if asked else inputs["input_ids"])
+        start = self._n_given % (len(self._noise) - n)
+        self._n_given += n
+        return [self._noise[start : start + n]]
+
+
+# Figure -> metric, family, rows.
+PASSES = {
+    "sas, rows as they come": ("sas", "sas", "as_they_come"),
+    "sas, distinct": ("sas", "sas", "distinct"),
+    "bertscore, rows as they come": ("bertscore", "token_match", "as_they_come"),
+    "bertscore, distinct": ("bertscore", "token_match", "distinct"),
+    "qrelscore, lrm": ("qrelscore", "lrm", "contexts"),
+    "qrelscore, grg": ("qrelscore", "grg", "contexts"),
+}
+
+
+def pass_rows(kind: str, n_rows: int) -> pa.Table:
+    """Return answers with the first gold answer, or questions with their contexts, five each."""
+    if kind == "contexts":
+        return pa.table(load_rows(n_rows).roles())
+    return ROW_SETS[kind](load_pairs()).head(n_rows).to_arrow()
+
+
+def measure_passes(n_rows: int) -> dict[str, float]:
+    """Return microseconds of CPU a row of each family: median of passes, in turn."""
+    runs = {name: _pass(*parts, n_rows=n_rows) for name, parts in PASSES.items()}
+    found: dict[str, list[float]] = {name: [] for name in runs}
+    for _ in range(_N_PASSES):
+        for name, run in runs.items():
+            started = time.process_time()
+            n_done = run()
+            found[name].append((time.process_time() - started) / n_done * 1e6)
+    return {name: statistics.median(each) for name, each in found.items()}
+
+
+def _pass(metric: str, family: str, kind: str, *, n_rows: int) -> Callable[[], int]:
+    """Return what runs a pass and returns its rows; it has run once."""
+    plan, table = family_plan(metric, family), pass_rows(kind, n_rows)
+    config = load_config(overrides={"metrics": {metric: {}}})
+    runner = plan.open_runner(Engine(models=config.models, n_threads=1))
+    assert isinstance(runner, FamilyRunner)
+    assert runner._session is not None
+    runner._session._session = StubEngine(plan.artifact.record)
+    size = plan.rows_per_shard["cpu"]
+
+    def run() -> int:
+        for start in range(0, len(table), size):
+            rows = table_rows(table.slice(start, size), columns=plan.columns)
+            prepared = runner.layout.prepare(rows)
+            runner.run(prepared)
+            statistics_table(prepared, first_position=start)
+        return len(table)
+
+    run()
+    return run
 
 
 def measure_matching(n_pairs: int) -> dict[str, float]:
@@ -75,7 +159,7 @@ def measure_matching(n_pairs: int) -> dict[str, float]:
     """
     rows = sentence_pairs(n_pairs)
     n_pairs = len(rows["candidate"])
-    plan = bertscore_plan()
+    plan = family_plan("bertscore", "token_match")
     layout = plan.open_layout()
     rng = np.random.default_rng(_SEED)
     found: dict[str, list[float]] = {name: [] for name in (*STEPS, "products")}
@@ -163,23 +247,35 @@ def print_transport() -> None:
 
 def main() -> None:
     """Print the table."""
-    parser = argparse.ArgumentParser(description="CPU time a pair of matching tokens")
+    parser = argparse.ArgumentParser(description="CPU time of what is done beside a model")
+    parser.add_argument("--rows", type=int, default=8192)
     parser.add_argument("--pairs", type=int, default=2000)
     parser.add_argument("--transport", action="store_true", help="time transport's pool instead")
-    parser.add_argument("--json", type=Path, help="write what matching takes here")
+    parser.add_argument("--only", choices=("rows", "pairs"), help="keep what else the file has")
+    parser.add_argument("--json", type=Path, help="write what rows and matching take here")
     options = parser.parse_args()
     if options.transport:
         print_transport()
         return
-    found = measure_matching(options.pairs)
+    keeps = options.json and options.only
+    told = json.loads(options.json.read_text("utf-8")) if keeps else {}
+    if options.only != "pairs":
+        os.environ["TOKENIZERS_PARALLELISM"] = "false"
+        passes = measure_passes(options.rows)
+        told["passes"] = {"environment": environment(1), "us_a_row": passes}
+        for name, us in passes.items():
+            print(f"{name:<28} {us:6.1f} us of CPU a row")
+    if options.only != "rows":
+        found = measure_matching(options.pairs)
+        told |= {"environment": environment(1), "us_a_pair": dict(found)}
+        print(
+            f"{found['pairs']:.0f} sentence pairs, {found['tokens_a_pair']:.0f} tokens run a pair"
+        )
+        for name in (*STEPS, "products"):
+            print(f"  {name:<12} {found[name]:6.1f} us of CPU a pair")
+        print(f"  {found['of_products']:.2f} times what the products take alone")
     if options.json:
-        content = {"environment": environment(1), "us_a_pair": found}
-        options.json.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
-    n_pairs, n_tokens = round(found.pop("pairs")), round(found.pop("tokens_a_pair"))
-    print(f"{n_pairs} sentence pairs, {n_tokens} tokens run a pair")
-    for name in (*STEPS, "products"):
-        print(f"  {name:<12} {found[name]:6.1f} us of CPU a pair")
-    print(f"  {found['of_products']:.2f} times what the products take alone")
+        options.json.write_text(json.dumps(told, indent=2) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -124,7 +124,10 @@ class _PlainTexts:
         for i, text in enumerate(texts):
             if text.isascii() and text.isprintable():
                 small = text.lower()
-                if not any(content in small for content in self._added):  # Such as "[SEP]".
+                for content in self._added:  # Such as "[SEP]".
+                    if content in small:
+                        break
+                else:
                     found[i] = small if self._makes_small else text
         return found
 

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from benchmarks.host import STEPS, measure_matching
+from benchmarks.host import PASSES, STEPS, measure_matching
 from helpers import REPOSITORY
 
 # Of what products and maxima take alone, in the same seconds: 1.24 to 1.31, beside other work too.
@@ -24,6 +24,7 @@ def test_the_record_is_below_what_was_asked_for() -> None:
     found = json.loads(path.read_text(encoding="utf-8"))
     assert found["us_a_pair"]["pairs"] >= 500
     assert us_a_pair(found["us_a_pair"]) <= 30
+    assert set(found["passes"]["us_a_row"]) == set(PASSES)
 
 
 @pytest.mark.slow
