@@ -172,11 +172,16 @@ def test_a_history_says_which_run_a_dot_is() -> None:
     assert "this run" in text and ">2026-W18 (2024-05-01)<" in text
 
 
+def large_outcome() -> AuditOutcome:
+    """Return an audit of many columns and slices in which all moved."""
+    before, now = run(13, n_slices=20), run(13, n_slices=20, shift=1.0, seed=5)
+    return outcome(before, now, n_earlier=20, settings=AuditSettings(n_draws=99, alpha=0.05))
+
+
 @pytest.mark.slow
 def test_many_columns_and_slices_stay_small() -> None:
     """What has no room is left out, and that is said."""
-    before, now = run(13, n_slices=20), run(13, n_slices=20, shift=1.0, seed=5)
-    own = outcome(before, now, n_earlier=20, settings=AuditSettings(n_draws=99, alpha=0.05))
+    own = large_outcome()
     assert len(own.result.alerts) > 400
     text = audit_page(own)
     assert len(text.encode()) < MAX_BYTES
