@@ -40,6 +40,7 @@ def test_what_is_not_known_is_left_out() -> None:
 
 def test_what_is_made_now_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     """The clock of the tests stands; that of users does not."""
+    SHOWN_NAME.set("")  # A verb that ran in this process may have had one.
     assert HowMade.now("out") == HowMade(
         "out", "2026-01-01 00:00 UTC", COMMAND.get(), HowMade.now("").version
     )
