@@ -58,12 +58,14 @@ def test_the_page_says_that_it_is_a_sample(scored: tuple[Path, str]) -> None:
     """Protects from a page that calls rows scored, or whole, that nobody looked at."""
     text = (scored[0] / "report.html").read_text()
     page, n_in = Page(text), sum(IS_IN)
-    assert f"<h1>{n_in} of {N_ROWS} rows scored by f1</h1>" in text
+    assert f'<h1 class="plain">{n_in} of {N_ROWS} rows scored by f1</h1>' in text
     assert f"A sample: {n_in} rows, those of {N_GROUPS} contexts" in text
     n_without = sum(own is None for own in CONTEXTS)
     assert (f"{n_without} rows have no context" in text) == (n_without > 0)
     assert page.row("not_sampled")[2] == f"{N_ROWS - n_in}"
-    assert f'class="good">f1: {n_in} scored' in text and "Every row has a score" not in text
+    assert f'Rows</span><b class="plain">{n_in}</b>' in text
+    assert 'Scored</span><b class="good">100.0%</b>' in text
+    assert "Every row has a score" not in text
 
 
 def test_correlate_leaves_the_others_out_and_says_so(scored: tuple[Path, str]) -> None:
