@@ -29,6 +29,7 @@ from qaeval_core.storage.retry import Outages
 from qaeval_core.store.lock import Tenure
 from qaeval_core.tables.corpus import RangeTask
 from qaeval_core.tables.range_reader import RangeReader, RangeRows
+from qaeval_core.text.column_hashes import text_of, texts_of
 from qaeval_core.text.plain_columns import column_at, column_type
 
 DECISIONS_SCHEMA = pa.schema(
@@ -440,7 +441,7 @@ def _add_examples(
         place = row - first
         in_range = row - task.start
         texts = {
-            role: column_at(part.table, name)[place].as_py()
+            role: texts_of(column_at(part.table, name)[place])
             for role, name in plan.roles.items()
             if column_type(part.table.schema, name) is not None
         }
@@ -449,7 +450,7 @@ def _add_examples(
         written.examples[row] = {
             "file": task.file.relative,
             "row": part.rows.start + place,
-            "id": part.ids[place].as_py(),
+            "id": text_of(part.ids[place]),
             "kept": bool(decisions.reason[in_range] == KEPT) and plan.keeps,
             "reason": plan.reasons[decisions.reason[in_range]] or None,
             "rank_value": rank if np.isfinite(rank) else None,

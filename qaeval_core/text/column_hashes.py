@@ -159,6 +159,19 @@ def text_of(scalar: pa.Scalar) -> str | None:
         return _raw(scalar)
 
 
+def texts_of(scalar: pa.Scalar) -> str | list[str | None] | None:
+    """Return a text, or the texts of a list, for people; a quarantined row may have any bytes.
+
+    Examples
+    --------
+    >>> texts_of(pa.array([["a", None]])[0]), texts_of(pa.scalar("a"))
+    (['a', None], 'a')
+    """
+    if is_list(scalar.type) and scalar.is_valid:
+        return [text_of(own) for own in scalar.values]
+    return text_of(scalar)
+
+
 def _raw(scalar: pa.Scalar) -> str:
     if _is_text(scalar.type):
         return bytes(scalar.as_buffer().to_pybytes()).decode("utf-8", "replace")

@@ -36,6 +36,7 @@ from helpers import REPOSITORY
 from qaeval_core.families.grg import GrgUnits
 from qaeval_core.families.model_family import FamilyRunner, ModelFamilyPlan
 from qaeval_core.families.model_units import Units
+from qaeval_core.text.token_runs import TokenRuns
 
 # peft reads a property of transformers that has another name now.
 _PEFT = "ignore:`is_gradient_checkpointing` is deprecated:FutureWarning"
@@ -121,9 +122,8 @@ _RECORD: Any = SimpleNamespace(
 
 def test_scored_tokens_are_those_of_each_unit() -> None:
     """The head is most of an LM's work: a unit with a prompt scores fewer tokens than its base."""
-    units = GrgUnits(is_mean_probability=False)
-    units.add(np.arange(10), first_scored=1)
-    units.add(np.arange(8), first_scored=6)
+    sequences = TokenRuns.of([range(10), range(8)])
+    units = GrgUnits(sequences, first_scored=np.array([1, 6]), is_mean_probability=False)
     whole, done = work_flops(_RECORD, units)
     assert whole == done == 2 * 100 * 18 + 4 * 2 * 4 * (10**2 + 8**2) + 2 * 1000 * (9 + 2)
     on_gpu = work_flops(_RECORD, units, device="cuda")
@@ -132,8 +132,7 @@ def test_scored_tokens_are_those_of_each_unit() -> None:
 
 def test_what_lrm_leaves_out_is_no_work() -> None:
     """Otherwise its share of the peak would count operations that nobody does."""
-    units = Units(told=("n_candidate",))
-    units.add(np.arange(10), n_candidate=2)
+    units = Units(TokenRuns.of([range(10)]), told={"n_candidate": np.array([2])})
     whole, done = work_flops(_RECORD, units)
     assert whole == 2 * 100 * 10 + 4 * 2 * 4 * 10**2
     # The last layer: 6 of 10 tokens need keys and values alone, 2 of 50 / 16 weights.

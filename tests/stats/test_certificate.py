@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from qaeval_core.errors import ConfigError
-from qaeval_core.filter.decide import n_of
+from qaeval_core.filter.quotas import n_of
 from qaeval_core.stats.certificate import (
     N_SHARES,
     Certificate,
