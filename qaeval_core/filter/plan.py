@@ -337,7 +337,8 @@ def _read_combination(path: str, corpus: Corpus) -> CombinedRank:
     try:
         learned = LearnedRank.from_json(json.loads(_read_given(path)))
     except (OSError, ValueError) as error:
-        raise ConfigError(f"--rank-by {path}: {error} [QA0703]") from None
+        why = getattr(error, "strerror", None) or error
+        raise ConfigError(f"--rank-by {path}: {why} [QA0703]") from None
     except ConfigError as error:
         raise ConfigError(f"--rank-by {path}: {error}") from None
     for column in learned.columns:

@@ -10,6 +10,7 @@ import polars as pl
 import pytest
 
 from filter_corpora import filtered
+from helpers import qaeval
 from qaeval_core.errors import QAEvalError, SchemaError
 
 N_GROUPS, GROUP_SIZE = 40, 5
@@ -152,3 +153,11 @@ def test_what_differs_from_what_was_asked_is_said(
     assert ("asked for" in page) == bool(notes) == (asked not in (None, n_kept))
     if notes:
         assert f"{asked:,} rows" in notes[0] and f"{n_kept:,} are kept" in notes[0]
+
+
+def test_a_rank_that_is_no_file_is_told_in_words(out: Path, tmp_path: Path) -> None:
+    """Neither by a number of the system, nor as a column."""
+    words = ["--to", tmp_path / "kept", "--rank-by", "missing.json", "--share", "0.5"]
+    said = qaeval("filter", out, *words, expect=2)
+    assert "--rank-by missing.json: No such file or directory [QA0703]" in said
+    assert "Errno" not in said
