@@ -196,7 +196,7 @@ def _tiles(report: Mapping[str, Any]) -> Iterator[Tile]:
     yield Tile("Quarantined", f"{n:,}", tone="bad" if n else "plain")
     money = [own["calls"]["usd"] for own in report["families"].values() if "calls" in own]
     if known := [usd for usd in money if usd is not None]:
-        yield Tile("Cost", f"${sum(known):,.2f}", "of all replies")
+        yield Tile("Cost", f"${sum(known):,.2f}", "of paid calls")
     yield Tile("Time", f"{report['wall_s']:,.1f} s", "of the last run")
 
 
