@@ -46,6 +46,16 @@ class HowMade:
         own = {key: str(known.get(key) or "") for key in ("name", "date", "command", "version")}
         return cls(**own | {"name": own["name"] or name})
 
+    def tab(self, kind: str) -> str:
+        """Return what a browser calls its page.
+
+        Examples
+        --------
+        >>> HowMade("2026-W03", "", "", "").tab("audit")
+        '2026-W03: qaeval audit'
+        """
+        return ": ".join(filter(None, [self.name, f"qaeval {kind}"]))
+
     def content(self) -> dict[str, str]:
         """Return it as JSON has it."""
         return asdict(self)

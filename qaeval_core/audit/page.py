@@ -83,7 +83,9 @@ def audit_page(
     made = made or made_of(outcome)
     for room in _ROOMS:
         own = AuditView(outcome, room)
-        text = page("qaeval audit", list(_head(own, made, where)), list(_sections(own, examples)))
+        text = page(
+            made.tab("audit"), list(_head(own, made, where)), list(_sections(own, examples))
+        )
         if len(text.encode()) < MAX_BYTES:
             break
     return text

@@ -75,7 +75,7 @@ def compare_page(
     made = made or HowMade.now("")
     for room in _ROOMS:
         head = [*_head(found, made, links), *_remarks(found, room)]
-        text = page("qaeval compare", head, list(_sections(found, tables, room)))
+        text = page(made.tab("compare"), head, list(_sections(found, tables, room)))
         if len(text.encode()) < MAX_BYTES:
             break
     return text

@@ -66,7 +66,7 @@ def filter_page(
         PageSection("How it was made", [_origin(content)]),
     ]
     head = _head(content, made, data, links)
-    return page(f"{made.name}: qaeval filter", head, sections)
+    return page(made.tab("filter"), head, sections)
 
 
 def _head(

@@ -123,15 +123,12 @@ def report_page(
     slices = report.get("slices", {})
     chosen = [name for name, own in slices.items() if own] if by is None else by
     content = Content(report, run, profile, texts, tuple(chosen), n_examples)
+    made = HowMade.of(run.get("made"), "OUT")
     for room in _ROOMS:
-        text = page(_title(content), _head(content, room), list(_sections(content, room)))
+        text = page(made.tab("report"), _head(content, made, room), list(_sections(content, room)))
         if len(text.encode()) < MAX_BYTES:
             break
     return text
-
-
-def _title(content: Content) -> str:
-    return f"{HowMade.of(content.run.get('made'), 'OUT').name}: qaeval report"
 
 
 def _sections(content: Content, room: _RunRoom) -> Iterator[PageSection]:
@@ -145,14 +142,14 @@ def _sections(content: Content, room: _RunRoom) -> Iterator[PageSection]:
     yield PageSection("How it was made", list(_origin(content, room)))
 
 
-def _head(content: Content, room: _RunRoom) -> list[str]:
+def _head(content: Content, made: HowMade, room: _RunRoom) -> list[str]:
     report, run = content.report, content.run
     n_rows, n_left_out = report["rows"], _n_not_sampled(report)
     n = f"{n_rows - n_left_out:,} of {n_rows:,}" if n_left_out else f"{n_rows:,}"
     own = heading(
         "report",
         f"{n} rows scored by {within(', '.join(report['instances']), room.n_chars)}",
-        HowMade.of(run.get("made"), "OUT"),
+        made,
         tiles=list(_tiles(report)),
         data=list(map(str, run.get("config", {}).get("input", {}).get("paths", []))),
     )

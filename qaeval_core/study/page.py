@@ -118,7 +118,9 @@ def study_page(
     made = made or HowMade.now("")
     content = _Content(study, found, _all_boxes(study), environment, made, links)
     for room in _ROOMS:
-        text = page("qaeval correlate", _head(content, room), list(_sections(content, room)))
+        text = page(
+            content.made.tab("correlate"), _head(content, room), list(_sections(content, room))
+        )
         if len(text.encode()) < MAX_BYTES:
             break
     return text
