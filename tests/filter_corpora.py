@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -87,18 +88,26 @@ def opened(out: AnyPath, request: FilterRequest, inputs: tuple[str, ...] = ()) -
     return open_corpus(out, columns=request.columns, partial=request.partial, inputs=inputs)
 
 
+_MADE = re.compile(rb"<dt>(?:Made|Command)</dt><dd>.*?</dd>", re.DOTALL)
+
+
+def _told(name: str, content: bytes) -> bytes:
+    return _MADE.sub(b"", content) if name.endswith(".html") else content
+
+
 def files_of(kept: AnyPath) -> dict[str, bytes]:
     """Return all files of KEPT but its lock, by name; temporary ones, too.
 
-    In a bucket, what a killed process wrote to look whether it may stays for an hour, too.
+    In a bucket, what a killed process wrote to look whether it may stays for an hour, too. When and
+    by what words a page was made is left out: that differs by design.
     """
     if isinstance(kept, StoragePath):
         names = sorted(found.name for found in kept.list(is_deep=True))
         names = [name for name in names if name != ".lock" and not name.startswith(PROBES)]
-        return {name: (kept / name).read_bytes() for name in names}
+        return {name: _told(name, (kept / name).read_bytes()) for name in names}
     kept = Path(kept)
     return {
-        path.relative_to(kept).as_posix(): path.read_bytes()
+        path.relative_to(kept).as_posix(): _told(path.name, path.read_bytes())
         for path in sorted(kept.rglob("*"))
         if path.is_file() and path.name != ".lock"
     }
