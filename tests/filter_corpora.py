@@ -88,7 +88,7 @@ def opened(out: AnyPath, request: FilterRequest, inputs: tuple[str, ...] = ()) -
     return open_corpus(out, columns=request.columns, partial=request.partial, inputs=inputs)
 
 
-_MADE = re.compile(rb"<dt>(?:Made|Command)</dt><dd>.*?</dd>", re.DOTALL)
+_MADE = re.compile(rb"<dt>(?:Made|Data|Command)</dt><dd>.*?</dd>", re.DOTALL)
 
 
 def _told(name: str, content: bytes) -> bytes:
@@ -99,7 +99,7 @@ def files_of(kept: AnyPath) -> dict[str, bytes]:
     """Return all files of KEPT but its lock, by name; temporary ones, too.
 
     In a bucket, what a killed process wrote to look whether it may stays for an hour, too. When and
-    by what words a page was made is left out: that differs by design.
+    of what, by what words, a page was made is left out: that differs by design.
     """
     if isinstance(kept, StoragePath):
         names = sorted(found.name for found in kept.list(is_deep=True))
