@@ -7,10 +7,11 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from importlib import metadata
-from typing import Any
 
 from qaeval_core.distribution import NAME
 from qaeval_core.terminal import COMMAND, SHOWN_NAME
+
+_MOST_CHARS = 4_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,10 +41,12 @@ class HowMade:
         return cls(SHOWN_NAME.get() or name, date_shown(_now()), COMMAND.get(), _version())
 
     @classmethod
-    def of(cls, content: Mapping[str, Any] | None, name: str) -> HowMade:
+    def of(cls, content: object, name: str) -> HowMade:
         """Return what JSON says of it; a version that kept nothing has the name alone."""
-        known = content or {}
-        own = {key: str(known.get(key) or "") for key in ("name", "date", "command", "version")}
+        # It may come from anybody.
+        known = content if isinstance(content, Mapping) else {}
+        keys = ("name", "date", "command", "version")
+        own = {key: str(known.get(key) or "")[:_MOST_CHARS] for key in keys}
         return cls(**own | {"name": own["name"] or name})
 
     def tab(self, kind: str) -> str:

@@ -37,6 +37,7 @@ from qaeval_core.pages.html import (
     block_html,
     details,
     escaped,
+    fitting,
     left_out,
     page,
     shown,
@@ -81,14 +82,13 @@ def audit_page(
         The page's own path, from which links lead.
     """
     made = made or made_of(outcome)
-    for room in _ROOMS:
+
+    def make(room: AuditRoom) -> str:
         own = AuditView(outcome, room)
-        text = page(
-            made.tab("audit"), list(_head(own, made, where)), list(_sections(own, examples))
-        )
-        if len(text.encode()) < MAX_BYTES:
-            break
-    return text
+        head = list(_head(own, made, where))
+        return page(made.tab("audit"), head, list(_sections(own, examples)))
+
+    return fitting(_ROOMS, make, most_bytes=MAX_BYTES)
 
 
 def _sections(own: AuditView, examples: RunExamples | None) -> Iterator[PageSection]:

@@ -20,6 +20,8 @@ from qaeval_core.pages.html import (
     block_html,
     cut,
     details,
+    fitting,
+    folded_parts,
     left_out,
     page,
     within,
@@ -73,12 +75,12 @@ def compare_page(
         Reports of the systems.
     """
     made = made or HowMade.now("")
-    for room in _ROOMS:
+
+    def make(room: _CompareRoom) -> str:
         head = [*_head(found, made, links), *_remarks(found, room)]
-        text = page(made.tab("compare"), head, list(_sections(found, tables, room)))
-        if len(text.encode()) < MAX_BYTES:
-            break
-    return text
+        return page(made.tab("compare"), head, list(_sections(found, tables, room)))
+
+    return fitting(_ROOMS, make, most_bytes=MAX_BYTES)
 
 
 def _head(found: SystemComparison, made: HowMade, links: Sequence[tuple[str, str]]) -> list[str]:
@@ -113,12 +115,7 @@ def _remarks(found: SystemComparison, room: _CompareRoom) -> list[str]:
         for own in remarks[: room.n_rows]
     ]
     more = [*said[_N_REMARKS:], left_out(len(remarks) - len(said), "remarks")]
-    return [*said[:_N_REMARKS], _folded(f"{len(remarks) - _N_REMARKS:,} more remarks", more)]
-
-
-def _folded(title: str, parts: Sequence[str]) -> str:
-    inner = "\n".join(filter(None, parts))
-    return details(title, inner) if inner else ""
+    return [*said[:_N_REMARKS], folded_parts(f"{len(remarks) - _N_REMARKS:,} more remarks", more)]
 
 
 def _sections(
@@ -129,7 +126,7 @@ def _sections(
         for own in found.metrics[: room.n_metrics]
     ]
     yield from (PageSection(name, own) for name, own in parts[:_N_SECTIONS])
-    more = [_folded(name, own) for name, own in parts[_N_SECTIONS:]]
+    more = [folded_parts(name, own) for name, own in parts[_N_SECTIONS:]]
     if more:
         more.append(left_out(len(found.metrics) - len(parts), "metrics"))
         yield PageSection("More metrics", more)
@@ -148,10 +145,10 @@ def _parts(
     title = f"Means by {', '.join(result.groups)}"
     more = left_out(len(grouped) - _N_GROUPED, "columns of values")
     parts = [_table(own, room) for own in grouped[:_N_GROUPED]]
-    yield _folded(within(title, _TITLE_CHARS), [*parts, more])
+    yield folded_parts(within(title, _TITLE_CHARS), [*parts, more])
     texts = list(_texts(found, result, room))
     n_left = len(result.far) - room.n_texts if found.texts else 0
-    yield _folded("Texts of what differs most", [*texts, left_out(n_left, "texts")])
+    yield folded_parts("Texts of what differs most", [*texts, left_out(n_left, "texts")])
 
 
 def _table(table: ResultTable, room: _CompareRoom) -> str:

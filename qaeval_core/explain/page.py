@@ -33,6 +33,8 @@ from qaeval_core.pages.html import (
     block_html,
     details,
     escaped,
+    fitting,
+    folded_parts,
     left_out,
     page,
     within,
@@ -104,7 +106,8 @@ def explanation_page(
         Pages beside it: of the run, and of the rows before and after this one.
     """
     name = within(row_name(explanation), _TITLE_CHARS)
-    for room in _ROOMS:
+
+    def make(room: _ExplainRoom) -> str:
         head = _head(explanation, name, made or HowMade.now(""), links, room)
         sections = [
             _texts(explanation, room),
@@ -112,10 +115,9 @@ def explanation_page(
             *_families(explanation, room),
             PageSection("Environment", [_origin(explanation)]),
         ]
-        text = page(f"qaeval explain: {name}", head, sections)
-        if len(text.encode()) < MAX_BYTES:
-            break
-    return text
+        return page(f"qaeval explain: {name}", head, sections)
+
+    return fitting(_ROOMS, make, most_bytes=MAX_BYTES)
 
 
 def write_pages(explanations: Sequence[Explanation], out: AnyPath, first: Path) -> list[Path]:
@@ -181,12 +183,7 @@ def _head(
     ]
     shown = [*lines, *map(block_html, remarks), *notes[:_N_OPEN_NOTES]]
     more = [*notes[_N_OPEN_NOTES:], left_out(len(explanation.notes) - len(notes), "notes")]
-    return [*shown, _folded(f"{len(explanation.notes) - _N_OPEN_NOTES:,} more notes", more)]
-
-
-def _folded(title: str, parts: Sequence[str]) -> str:
-    inner = "\n".join(filter(None, parts))
-    return details(title, inner) if inner else ""
+    return [*shown, folded_parts(f"{len(explanation.notes) - _N_OPEN_NOTES:,} more notes", more)]
 
 
 def _tiles(explanation: Explanation) -> Iterator[Tile]:
@@ -221,8 +218,8 @@ def _texts(explanation: Explanation, room: _ExplainRoom) -> PageSection:
         more = [*shown[_N_OPEN_TEXTS:], left_out(len(texts) - len(shown), "texts")]
         items += [f"<dd>{own}</dd>" for own in shown[:_N_OPEN_TEXTS]]
         if len(texts) > _N_OPEN_TEXTS:
-            folded = _folded(f"{len(texts) - _N_OPEN_TEXTS:,} more", more)
-            items.append(f"<dd>{folded}</dd>")
+            inner = folded_parts(f"{len(texts) - _N_OPEN_TEXTS:,} more", more)
+            items.append(f"<dd>{inner}</dd>")
     return PageSection("Texts", ["<dl>", *items, "</dl>"])
 
 
@@ -283,7 +280,7 @@ def _families(explanation: Explanation, room: _ExplainRoom) -> Iterator[PageSect
         n_open -= n_shown
         found.append((_title(family), parts))
     yield from (PageSection(title, parts) for title, parts in found[:_N_SECTIONS])
-    more = [_folded(title, parts) for title, parts in found[_N_SECTIONS:]]
+    more = [folded_parts(title, parts) for title, parts in found[_N_SECTIONS:]]
     more.append(left_out(len(explanation.families) - len(found), "models"))
     if any(more):
         yield PageSection("More models", more)
@@ -311,7 +308,7 @@ def _family(family: FamilyExplanation, room: _ExplainRoom, n_open: int) -> tuple
             lines += [f"<h3>{escaped(name.capitalize())}</h3>"] if name else []
             lines += blocks
         elif blocks:
-            folded.append(_folded(name, blocks))
+            folded.append(folded_parts(name, blocks))
         for part in target.parts[: max(room.n_parts - n_parts, 0)]:
             n_parts += 1
             if n_shown < n_open and i < _N_OPEN_TARGETS:
@@ -324,7 +321,7 @@ def _family(family: FamilyExplanation, room: _ExplainRoom, n_open: int) -> tuple
     folded.append(left_out(n_all - n_parts, "parts"))
     folded.append(left_out(len(family.targets) - room.n_parts, family.target_role))
     own = [part for part in folded if part]
-    lines += own if len(own) <= _N_FOLDED else [_folded(f"{len(own):,} more", own)]
+    lines += own if len(own) <= _N_FOLDED else [folded_parts(f"{len(own):,} more", own)]
     signature = f"<code>{escaped(within(family.signature, room.n_chars))}</code>"
     return [*lines, details("Signature", signature)], n_shown
 

@@ -261,13 +261,10 @@ def _choose_and_write(
     keep_best(rows, cut)
     groups = count_groups(rows)
     examples = ExampleRows.of(rows, margin, labeled if choice.is_certified else None)
-    shown = WantedRows(
-        examples.rows, [(row, own.column) for own in counted.values() for row in own.told]
-    )
+    told = [(row, own.column) for own in counted.values() for row in own.told]
+    shown = WantedRows(examples.rows, told)
     written, sizes = write_rows(run, rows, share, groups, shown, keeps=choice.is_certified)
-    sums = MetricSums.none(len(plan.metrics))
-    for own in written:
-        sums.add(own.sums)
+    sums = MetricSums.of_all(written, len(plan.metrics))
     table = yield_table(
         shares,
         sums,
@@ -290,9 +287,7 @@ def _choose_and_write(
         sums=sums,
         rank_range=rows.rank_range(),
         n_groups=groups.n_kept if groups is not None else None,
-        examples=examples.content(
-            {row: told for own in written for row, told in own.examples.items()}
-        ),
+        examples=examples.content({k: v for own in written for k, v in own.examples.items()}),
     )
     return result_content(plan, rows, outcome, table=table, files=sizes)
 

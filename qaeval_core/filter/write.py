@@ -161,6 +161,14 @@ class MetricSums:
     ranks: NDArray[np.int64]
 
     @classmethod
+    def of_all(cls, written: Sequence[WrittenRange], n_metrics: int) -> MetricSums:
+        """Return those of all ranges."""
+        found = cls.none(n_metrics)
+        for own in written:
+            found.add(own.sums)
+        return found
+
+    @classmethod
     def none(cls, n_metrics: int) -> MetricSums:
         """Return those of no rows."""
         return cls(

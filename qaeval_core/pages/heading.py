@@ -14,7 +14,7 @@ from qaeval_core.pages.html import Tone, escaped, within
 from qaeval_core.profile.run_profile import PAGE
 from qaeval_core.storage.path import AnyPath, as_path
 
-_MOST_CHARS = 600
+_MOST_CHARS, _MOST_NAME_CHARS = 600, 120
 _N_NAMED, _N_LINKS = 3, 8
 
 
@@ -62,7 +62,9 @@ def heading(
     rows = "".join(
         f"<dt>{name}</dt><dd>{_fact(name, value)}</dd>" for name, value in facts if value
     )
-    kind_shown = escaped(" · ".join(filter(None, [f"qaeval {kind}", made.name])))
+    kind_shown = escaped(
+        " · ".join(filter(None, [f"qaeval {kind}", within(made.name, _MOST_NAME_CHARS)]))
+    )
     own = [
         f'<p class="kind">{kind_shown}</p>',
         f'<h1 class="{tone}">{escaped(title)}</h1>',

@@ -13,11 +13,13 @@ import html
 import itertools
 import math
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import Literal, TypeAlias, TypeVar
 
 from qaeval_core.terminal import visible
+
+_Room = TypeVar("_Room")
 
 MAX_CHARS = 400  # of a text of a row
 NO_PIECE = "·"  # a token that is a part of the character before
@@ -239,6 +241,34 @@ def _section(key: str, own: PageSection) -> str:
     return "\n".join(
         [f'<section id="{key}">', f"<h2>{escaped(own.title)}</h2>", *parts, "</section>"]
     )
+
+
+def fitting(rooms: Sequence[_Room], make: Callable[[_Room], str], *, most_bytes: int) -> str:
+    """Return the page of the first room whose page is small enough, or that of the last one.
+
+    Parameters
+    ----------
+    rooms : sequence
+        How much of each kind a page may show, the most first.
+    make : callable
+        Returns the page of a room.
+
+    Examples
+    --------
+    >>> fitting([9, 5, 1], lambda n: "x" * n, most_bytes=6)
+    'xxxxx'
+    """
+    for room in rooms:
+        text = make(room)
+        if len(text.encode()) < most_bytes:
+            break
+    return text
+
+
+def folded_parts(title: str, parts: Sequence[str]) -> str:
+    """Return parts that are shown when somebody opens their title; nothing where all are empty."""
+    inner = "\n".join(filter(None, parts))
+    return details(title, inner) if inner else ""
 
 
 def details(title: str, shown: str) -> str:

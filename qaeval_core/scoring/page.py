@@ -34,6 +34,7 @@ from qaeval_core.pages.html import (
     details,
     escaped,
     figure,
+    fitting,
     left_out,
     page,
     shown,
@@ -124,11 +125,12 @@ def report_page(
     chosen = [name for name, own in slices.items() if own] if by is None else by
     content = Content(report, run, profile, texts, tuple(chosen), n_examples)
     made = HowMade.of(run.get("made"), "OUT")
-    for room in _ROOMS:
-        text = page(made.tab("report"), _head(content, made, room), list(_sections(content, room)))
-        if len(text.encode()) < MAX_BYTES:
-            break
-    return text
+
+    def make(room: _RunRoom) -> str:
+        head = _head(content, made, room)
+        return page(made.tab("report"), head, list(_sections(content, room)))
+
+    return fitting(_ROOMS, make, most_bytes=MAX_BYTES)
 
 
 def _sections(content: Content, room: _RunRoom) -> Iterator[PageSection]:

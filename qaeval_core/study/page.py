@@ -27,6 +27,7 @@ from qaeval_core.pages.html import (
     details,
     escaped,
     figure,
+    fitting,
     left_out,
     page,
     shown,
@@ -117,13 +118,13 @@ def study_page(
     found = {table: list(sections(study, table)) for table in _TITLES}
     made = made or HowMade.now("")
     content = _Content(study, found, _all_boxes(study), environment, made, links)
-    for room in _ROOMS:
-        text = page(
+
+    def make(room: _StudyRoom) -> str:
+        return page(
             content.made.tab("correlate"), _head(content, room), list(_sections(content, room))
         )
-        if len(text.encode()) < MAX_BYTES:
-            break
-    return text
+
+    return fitting(_ROOMS, make, most_bytes=MAX_BYTES)
 
 
 def _all_boxes(study: Study) -> _Boxes:

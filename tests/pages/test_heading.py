@@ -38,6 +38,14 @@ def test_what_is_not_known_is_left_out() -> None:
     assert "qaeval report · out" in shown and "<dt>" not in shown
 
 
+def test_what_others_wrote_of_a_run_breaks_no_page() -> None:
+    """run.json may come from anybody: an audit reads a name from it, and a page shows it."""
+    for content in (None, [], "x", 7, {}, {"name": None}):
+        assert HowMade.of(content, "out").name == "out"
+    long = HowMade.of({"name": "W" * 10**6, "command": ["x"]}, "out")
+    assert len("".join(heading("report", "9 rows", long))) < 2_000 and len(long.tab("x")) < 5_000
+
+
 def test_what_is_made_now_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     """The clock of the tests stands; that of users does not."""
     SHOWN_NAME.set("")  # A verb that ran in this process may have had one.
