@@ -16,6 +16,7 @@ from qaeval_core.models.artifact import ensure_artifact
 from qaeval_core.models.record import ArtifactRequest
 from qaeval_core.models.session import Session
 from qaeval_core.store.pass_stats import PassStats
+from qaeval_core.text.token_runs import TokenRuns
 from tiny_runner import sas_runner
 
 
@@ -57,7 +58,8 @@ def device(artifacts_root: Path) -> _Wrong:
 
 def units_of(device: Session) -> TokenUnits:
     lengths = [3, 9, 200, 1, 30]
-    return TokenUnits([np.arange(1000, 1000 + n) for n in lengths], device.artifact)
+    runs = TokenRuns.of([range(1000, 1000 + n) for n in lengths])
+    return TokenUnits(runs, device.artifact)
 
 
 def test_equal_numbers_pass_and_are_reported(device: _Wrong) -> None:
