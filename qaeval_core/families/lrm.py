@@ -32,6 +32,7 @@ from qaeval_core.families.model_units import (
 from qaeval_core.families.transport import transport_plan
 from qaeval_core.families.validate import IntArray, SharedPairs
 from qaeval_core.models.artifact import Artifact
+from qaeval_core.models.session import exact_widths
 from qaeval_core.text.encode import TextEncoder, equal_cuts
 
 
@@ -90,8 +91,10 @@ class LrmUnits(Units):
     def make_inputs(self, batch: Batch) -> dict[str, NDArray[np.int64]]:
         """Return the graph's inputs for some units."""
         inputs = super().make_inputs(batch)
-        positions = np.arange(1, int(inputs["n_candidate"].max()) + 1, dtype=np.int64)
-        return {**inputs, "candidate_positions": positions}
+        n = inputs["n_candidate"].max(keepdims=True)
+        if self.is_exact:
+            n = np.minimum(exact_widths(n, has_short_steps=False), inputs["input_ids"].shape[1] - 1)
+        return {**inputs, "candidate_positions": np.arange(1, int(n[0]) + 1, dtype=np.int64)}
 
 
 class MoverUnits(LrmUnits):

@@ -326,8 +326,31 @@ class _BatchLimit:
                 wait = min(ends, default=now + self._seconds) - now
 
 
+# Widths that are multiples of so much: kernels cut products of them into the same blocks, whatever
+# runs beside. Short rows are many, and cost less in small steps; causal kernels need the large one.
+_STEP, _SHORT_STEP, _SHORT_TOKENS = 16, 4, 32
+
+
+def exact_widths(lengths: NDArray[np.int64], *, has_short_steps: bool = True) -> NDArray[np.int64]:
+    """Return how wide rows are padded whose bits shall not depend on their batch.
+
+    Examples
+    --------
+    >>> exact_widths(np.array([3, 17, 32, 33, 64])).tolist()
+    [4, 20, 32, 48, 64]
+    >>> exact_widths(np.array([3, 17, 32, 33, 64]), has_short_steps=False).tolist()
+    [16, 32, 32, 48, 64]
+    """
+    step = np.where((lengths <= _SHORT_TOKENS) & has_short_steps, _SHORT_STEP, _STEP)
+    widths: NDArray[np.int64] = -(-lengths // step) * step
+    return widths
+
+
 def token_budget_batches(
-    lengths: Sequence[int] | NDArray[np.int64], *, max_batch_tokens: int
+    lengths: Sequence[int] | NDArray[np.int64],
+    *,
+    max_batch_tokens: int,
+    one_length: bool = False,
 ) -> Iterator[NDArray[np.int64]]:
     """Group row indices so that rows x longest row stays within the budget.
 
@@ -341,6 +364,8 @@ def token_budget_batches(
         Tokens of each row, special tokens included.
     max_batch_tokens : int
         Tokens of a batch after padding; inclusive.
+    one_length : bool
+        Whether all rows of a batch are of one length.
 
     Yields
     ------
@@ -373,8 +398,9 @@ def token_budget_batches(
             raise ValueError(
                 f"row {order[start]} has {longest} tokens, max_batch_tokens is {max_batch_tokens}"
             )
-        n_enough = -(-_FULL_ENOUGH_TOKENS // longest)
-        first_short = int(np.searchsorted(shortness, -_SHORTEST_SHARE * longest, side="right"))
+        n_enough = 0 if one_length else -(-_FULL_ENOUGH_TOKENS // longest)
+        share = 1.0 if one_length else _SHORTEST_SHARE
+        first_short = int(np.searchsorted(shortness, -share * longest, side="right"))
         stop = min(start + max_batch_tokens // longest, max(start + n_enough, first_short))
         yield order[start:stop]
         start = stop

@@ -12,6 +12,8 @@ import os
 import re
 import shutil
 import subprocess
+from collections.abc import Sequence
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +32,7 @@ from study.test_formats import correlated, rendered
 from study.test_pinned_study import write_tables
 
 WIDTHS = (400, 1280)
+SCHEMES = ("light", "dark")
 MAX_HEIGHT = 20_000
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser"))), None)
 
@@ -39,8 +42,7 @@ pytestmark = [
 ]
 
 _MEASURE = r"""
-const frame = document.getElementById("frame");
-window.addEventListener("load", () => {
+const look = (frame) => {
   const page = frame.contentDocument, root = page.documentElement, problems = [];
   const height = root.scrollHeight;
   page.querySelectorAll("details").forEach((one) => { one.open = true; });
@@ -128,23 +130,17 @@ window.addEventListener("load", () => {
     const there = page.getElementById(one.getAttribute("href").slice(1));
     if (!there || !there.getBoundingClientRect().height) problems.push("link: " + one.outerHTML);
   });
-  const found = {
+  return {
     scroll: root.scrollWidth, client: root.clientWidth, texts: nTexts, problems, height, least,
     links: links.length,
   };
-  const said = document.createElement("pre");
-  said.id = "found";
-  said.textContent = JSON.stringify(found);
-  frame.remove();
-  document.body.append(said);
-});
+};
 """
 
 
 # Labels rows by keys, takes the table that the page hands out, and opens the page again.
 _LABEL = """
-const frame = document.getElementById("frame");
-window.addEventListener("load", async () => {
+const look = async (frame) => {
   const part = (id) => frame.contentDocument.getElementById(id);
   const own = frame.contentWindow, counts = [], texts = [];
   let handed = null;
@@ -162,35 +158,60 @@ window.addEventListener("load", async () => {
   const table = await handed.text(), isKept = part("lost").hidden, last = part("count").textContent;
   await new Promise((then) => { frame.onload = then; own.location.reload(); });
   const again = part("count").textContent;
+  return { counts, texts, marks, mark, table, isKept, last, again };
+};
+"""
+
+# Looks at each frame, and writes down what it finds.
+_LOOK = """
+window.addEventListener("load", async () => {
+  const frames = [...document.querySelectorAll("iframe")], found = [];
+  for (const frame of frames) {
+    found.push(await look(frame));
+    frame.remove();
+  }
   const said = document.createElement("pre");
   said.id = "found";
-  said.textContent = JSON.stringify({ counts, texts, marks, mark, table, isKept, last, again });
+  said.textContent = JSON.stringify(found);
   document.body.append(said);
 });
 """
 
 
 def measured(page: str, width: int, folder: Path, *, script: str = _MEASURE) -> dict[str, Any]:
-    """Return what a script finds of a page in a frame of some pixels.
+    """Return what a script finds of a page in a frame of some pixels."""
+    (found,) = all_measured([(page, width)], folder, script=script)
+    return found
+
+
+def all_measured(
+    pages: Sequence[tuple[str, int]], folder: Path, *, script: str = _MEASURE
+) -> list[dict[str, Any]]:
+    """Return what a script finds of each page in a frame of some pixels; one browser looks at all.
 
     By default how wide it is, and what lies beyond what holds it.
     """
     around = folder / "around.html"
-    around.write_text(
-        f'<!doctype html><meta charset="utf-8"><body style="margin: 0">'
-        f'<iframe id="frame" style="border: 0; width: {width}px; height: 900px" '
-        f'srcdoc="{html.escape(page, quote=True)}"></iframe><script>{script}</script>'
+    frames = "".join(
+        f'<iframe style="border: 0; width: {width}px; height: 900px" '
+        f'srcdoc="{html.escape(page, quote=True)}"></iframe>'
+        for page, width in pages
     )
+    around.write_text(
+        f'<!doctype html><meta charset="utf-8"><body style="margin: 0">{frames}'
+        f"<script>{script}{_LOOK}</script>"
+    )
+    width = max(width for _, width in pages)
     done = subprocess.run(
         [str(CHROMIUM), "--headless=new", "--no-sandbox", "--disable-gpu", "--hide-scrollbars",
          f"--user-data-dir={folder / 'profile'}", f"--window-size={width},900",
          "--virtual-time-budget=20000", "--dump-dom", around.as_uri()],
-        capture_output=True, text=True, timeout=120, check=False,
+        capture_output=True, text=True, timeout=300, check=False,
         env={**os.environ, "HOME": str(folder)},
     )  # fmt: skip
     found = re.search(r'<pre id="found">(.*?)</pre>', done.stdout, re.DOTALL)
     assert found, done.stderr[-2000:] + done.stdout[:500]
-    content: dict[str, Any] = json.loads(html.unescape(found[1]))
+    content: list[dict[str, Any]] = json.loads(html.unescape(found[1]))
     return content
 
 
@@ -253,20 +274,35 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     }
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.fixture(scope="module")
+def looks(
+    pages: dict[str, str], tmp_path_factory: pytest.TempPathFactory
+) -> dict[tuple[str, int, str], dict[str, Any]]:
+    """What a browser finds of each page, at each width, in each scheme."""
+    cases = list(product(pages, WIDTHS, SCHEMES))
+    given = [(schemed(pages[name], scheme), width) for name, width, scheme in cases]
+    found = all_measured(given, tmp_path_factory.mktemp("looks"))
+    return dict(zip(cases, found, strict=True))
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
 @pytest.mark.parametrize("width", WIDTHS)
 @pytest.mark.parametrize(
     "name", ["report", "filter", "audit", "explain", "correlate", "compare", "label"]
 )
 def test_nothing_is_beyond_what_holds_it(
-    pages: dict[str, str], tmp_path: Path, name: str, width: int, scheme: str
+    pages: dict[str, str],
+    looks: dict[tuple[str, int, str], dict[str, Any]],
+    name: str,
+    width: int,
+    scheme: str,
 ) -> None:
     """A page that scrolls sideways cannot be read on a phone, nor gray letters by many people.
 
     Contrast is that of WCAG 2, 4.5 for letters of any size; parts of charts that lie on each other
     and links that lead nowhere are problems, too.
     """
-    found = measured(schemed(pages[name], scheme), width, tmp_path)
+    found = looks[name, width, scheme]
     assert width - 20 <= found["client"] <= width
     n_least = 15 if name == "label" else 20  # It shows one row at a time.
     assert found["texts"] > n_least, "a check that sees nothing would make this one worthless"

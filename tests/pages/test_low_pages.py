@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -24,14 +25,7 @@ pytestmark = test_browser.pytestmark  # It needs a browser, and takes seconds.
 MAX_PIXELS, MAX_PAGE_BYTES = 20_000, 2_000_000
 
 _HEIGHT = """
-const frame = document.getElementById("frame");
-window.addEventListener("load", () => {
-  const said = document.createElement("pre");
-  said.id = "found";
-  said.textContent = JSON.stringify({ height: frame.contentDocument.documentElement.scrollHeight });
-  frame.remove();
-  document.body.append(said);
-});
+const look = (frame) => ({ height: frame.contentDocument.documentElement.scrollHeight });
 """
 _PAGES: dict[str, Callable[[Path], str]] = {
     **{
@@ -59,15 +53,28 @@ _PAGES: dict[str, Callable[[Path], str]] = {
 }
 
 
-@pytest.fixture(scope="module", params=_PAGES)
-def page(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> str:
-    """A page of one extreme."""
-    return _PAGES[request.param](tmp_path_factory.mktemp("page"))
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, int], tuple[int, int]]:
+    """Bytes and pixels of each extreme page at each width."""
+    pages = {name: make(tmp_path_factory.mktemp("page")) for name, make in _PAGES.items()}
+    cases = list(product(pages, test_browser.WIDTHS))
+    looks = test_browser.all_measured(
+        [(pages[name], width) for name, width in cases],
+        tmp_path_factory.mktemp("looks"),
+        script=_HEIGHT,
+    )
+    return {
+        case: (len(pages[case[0]].encode()), look["height"])
+        for case, look in zip(cases, looks, strict=True)
+    }
 
 
-@pytest.mark.parametrize("width", [400, 1280])
-def test_a_page_is_low_as_it_opens(page: str, width: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize("width", test_browser.WIDTHS)
+@pytest.mark.parametrize("name", _PAGES)
+def test_a_page_is_low_as_it_opens(
+    found: dict[tuple[str, int], tuple[int, int]], name: str, width: int
+) -> None:
     """Nobody scrolls through a hundred screens; what is folded may hold more."""
-    assert len(page.encode()) < MAX_PAGE_BYTES
-    height = test_browser.measured(page, width, tmp_path, script=_HEIGHT)["height"]
-    assert 900 < height < MAX_PIXELS, height
+    n_bytes, height = found[name, width]
+    assert n_bytes < MAX_PAGE_BYTES
+    assert 900 < height < MAX_PIXELS
