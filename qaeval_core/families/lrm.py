@@ -6,7 +6,7 @@ the target where the encoder ends and leaves out the last token of both sides.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 import pyarrow as pa
@@ -91,10 +91,19 @@ class LrmUnits(Units):
     def make_inputs(self, batch: Batch) -> dict[str, NDArray[np.int64]]:
         """Return the graph's inputs for some units."""
         inputs = super().make_inputs(batch)
-        n = inputs["n_candidate"].max(keepdims=True)
-        if self.is_exact:
-            n = np.minimum(exact_widths(n, has_short_steps=False), inputs["input_ids"].shape[1] - 1)
-        return {**inputs, "candidate_positions": np.arange(1, int(n[0]) + 1, dtype=np.int64)}
+        n, last = int(self._n_positions(batch).max()), inputs["input_ids"].shape[1] - 1
+        # Those beyond a candidate are left out by the graph, whatever they name.
+        positions = np.minimum(np.arange(1, n + 1, dtype=np.int64), last)
+        return {**inputs, "candidate_positions": positions}
+
+    def apart(self, batch: IntArray) -> Iterator[IntArray]:
+        """Yield units whose candidates are padded alike, where bits shall not depend on others."""
+        n = self._n_positions(batch)
+        yield from (batch[n == own] for own in np.unique(n)) if self.is_exact else [batch]
+
+    def _n_positions(self, batch: Batch) -> IntArray:
+        n: IntArray = self.facts["n_candidate"][batch]
+        return exact_widths(n, has_short_steps=False) if self.is_exact else n
 
 
 class MoverUnits(LrmUnits):

@@ -465,7 +465,7 @@ class FamilyRunner(Runner):
             for batch in token_budget_batches(
                 widths[left], max_batch_tokens=budget, one_length=units.is_exact
             ):
-                yield left[batch]
+                yield from units.apart(left[batch])
                 n_done += len(batch)
                 if self._budget.n_tokens != budget:
                     break

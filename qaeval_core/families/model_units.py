@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from types import MappingProxyType
@@ -135,6 +135,10 @@ class Units:
         exact = exact_widths(self.lengths, has_short_steps=self.has_short_steps)
         self.widths = np.minimum(exact, most)
         self.is_exact = True
+
+    def apart(self, batch: IntArray) -> Iterator[IntArray]:
+        """Yield the units of a batch that a graph may run together."""
+        yield batch
 
     def padded(self, batch: Batch) -> IntArray:
         """Return token ids of some units, of shape (n_rows, width)."""
