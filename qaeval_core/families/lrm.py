@@ -6,7 +6,7 @@ the target where the encoder ends and leaves out the last token of both sides.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 import numpy as np
 import pyarrow as pa
@@ -91,19 +91,17 @@ class LrmUnits(Units):
     def make_inputs(self, batch: Batch) -> dict[str, NDArray[np.int64]]:
         """Return the graph's inputs for some units."""
         inputs = super().make_inputs(batch)
-        n, last = int(self._n_positions(batch).max()), inputs["input_ids"].shape[1] - 1
+        n, last = int(inputs["n_candidate"].max()), inputs["input_ids"].shape[1] - 1
+        if self.is_exact:
+            n = int(self.groups[batch].max())
         # Those beyond a candidate are left out by the graph, whatever they name.
         positions = np.minimum(np.arange(1, n + 1, dtype=np.int64), last)
         return {**inputs, "candidate_positions": positions}
 
-    def apart(self, batch: IntArray) -> Iterator[IntArray]:
-        """Yield units whose candidates are padded alike, where bits shall not depend on others."""
-        n = self._n_positions(batch)
-        yield from (batch[n == own] for own in np.unique(n)) if self.is_exact else [batch]
-
-    def _n_positions(self, batch: Batch) -> IntArray:
-        n: IntArray = self.facts["n_candidate"][batch]
-        return exact_widths(n, has_short_steps=False) if self.is_exact else n
+    @property
+    def groups(self) -> IntArray:
+        """To how many tokens candidates are padded in exact batches."""
+        return exact_widths(self.facts["n_candidate"], has_short_steps=False)
 
 
 class MoverUnits(LrmUnits):

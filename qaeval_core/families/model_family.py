@@ -34,7 +34,7 @@ from qaeval_core.metrics.base import PassFacts, Read
 from qaeval_core.models.artifact import Artifact
 from qaeval_core.models.gpu import gpu_facts
 from qaeval_core.models.record import GRAPHS, ArtifactRecord, ArtifactRequest
-from qaeval_core.models.session import Device, Session, token_budget_batches
+from qaeval_core.models.session import Device, Session, exact_batches, token_budget_batches
 from qaeval_core.signature import Signature
 from qaeval_core.store.pass_stats import PassStats
 from qaeval_core.text.encode import TextEncoder
@@ -456,16 +456,20 @@ class FamilyRunner(Runner):
     def _batches(self, units: Units) -> Iterator[IntArray]:
         """Yield batches of all units; the rest is cut anew whenever the budget changes."""
         widths = units.widths
+        groups = units.groups if units.is_exact else np.zeros_like(widths)
         left = np.arange(len(widths))
         while len(left):
             budget = self._budget.n_tokens
             n_done = 0
             # Longest first, and ties in order: what is left is the tail of the sorted units.
-            left = left[np.argsort(-widths[left], kind="stable")]
-            for batch in token_budget_batches(
-                widths[left], max_batch_tokens=budget, one_length=units.is_exact
-            ):
-                yield from units.apart(left[batch])
+            left = left[np.lexsort((groups[left], -widths[left]))]
+            batches = (
+                exact_batches(widths[left], groups[left], max_batch_tokens=budget)
+                if units.is_exact
+                else token_budget_batches(widths[left], max_batch_tokens=budget)
+            )
+            for batch in batches:
+                yield left[batch]
                 n_done += len(batch)
                 if self._budget.n_tokens != budget:
                     break

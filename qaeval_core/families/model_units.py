@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from types import MappingProxyType
@@ -136,9 +136,10 @@ class Units:
         self.widths = np.minimum(exact, most)
         self.is_exact = True
 
-    def apart(self, batch: IntArray) -> Iterator[IntArray]:
-        """Yield the units of a batch that a graph may run together."""
-        yield batch
+    @property
+    def groups(self) -> IntArray:
+        """Numbers of units that exact batches keep apart though they are as wide; (n_units,)."""
+        return np.zeros(len(self.widths), np.int64)
 
     def padded(self, batch: Batch) -> IntArray:
         """Return token ids of some units, of shape (n_rows, width)."""

@@ -346,11 +346,26 @@ def exact_widths(lengths: NDArray[np.int64], *, has_short_steps: bool = True) ->
     return widths
 
 
+def exact_batches(
+    widths: NDArray[np.int64], groups: NDArray[np.int64], *, max_batch_tokens: int
+) -> Iterator[NDArray[np.int64]]:
+    """Group row indices by width and group, widest first; in even batches, so that few are alone.
+
+    Examples
+    --------
+    >>> widths, groups = np.array([4, 8, 4, 4, 4]), np.array([0, 0, 1, 1, 1])
+    >>> [batch.tolist() for batch in exact_batches(widths, groups, max_batch_tokens=8)]
+    [[1], [0], [2, 3], [4]]
+    """
+    order = np.lexsort((groups, -widths))
+    is_other = (np.diff(widths[order]) != 0) | (np.diff(groups[order]) != 0)
+    for own in np.split(order, np.flatnonzero(is_other) + 1):
+        n_rows = max(max_batch_tokens // max(int(widths[own[0]]), 1), 1)
+        yield from np.array_split(own, -(-len(own) // n_rows))
+
+
 def token_budget_batches(
-    lengths: Sequence[int] | NDArray[np.int64],
-    *,
-    max_batch_tokens: int,
-    one_length: bool = False,
+    lengths: Sequence[int] | NDArray[np.int64], *, max_batch_tokens: int
 ) -> Iterator[NDArray[np.int64]]:
     """Group row indices so that rows x longest row stays within the budget.
 
@@ -364,8 +379,6 @@ def token_budget_batches(
         Tokens of each row, special tokens included.
     max_batch_tokens : int
         Tokens of a batch after padding; inclusive.
-    one_length : bool
-        Whether all rows of a batch are of one length.
 
     Yields
     ------
@@ -398,9 +411,8 @@ def token_budget_batches(
             raise ValueError(
                 f"row {order[start]} has {longest} tokens, max_batch_tokens is {max_batch_tokens}"
             )
-        n_enough = 0 if one_length else -(-_FULL_ENOUGH_TOKENS // longest)
-        share = 1.0 if one_length else _SHORTEST_SHARE
-        first_short = int(np.searchsorted(shortness, -share * longest, side="right"))
+        n_enough = -(-_FULL_ENOUGH_TOKENS // longest)
+        first_short = int(np.searchsorted(shortness, -_SHORTEST_SHARE * longest, side="right"))
         stop = min(start + max_batch_tokens // longest, max(start + n_enough, first_short))
         yield order[start:stop]
         start = stop
