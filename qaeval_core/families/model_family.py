@@ -174,7 +174,7 @@ class ModelFamily(Family):
         if context.config.models.exact_batches and context.device != "cpu":
             raise ConfigError(
                 "models.exact_batches keeps the bits of scores on CPUs alone, and models run on "
-                "a GPU here. Leave it out, or set cluster.device=cpu [QA0419]"
+                "a GPU here. Leave it out, or set cluster.device=cpu [QA0102]"
             )
         request = self._request(read, context.config, device=context.device)
         artifact = context.resolve_artifact(request)

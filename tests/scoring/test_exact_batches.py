@@ -134,5 +134,5 @@ def test_a_key_says_it_and_a_gpu_is_refused(tmp_path: Path) -> None:
 
     exact = {"models.exact_batches": True}
     assert key("cpu") == key("cuda") != key("cpu", **exact)
-    with pytest.raises(ConfigError, match="models.exact_batches.*QA0419"):
+    with pytest.raises(ConfigError, match="models.exact_batches.*QA0102"):
         key("cuda", **exact)
