@@ -213,7 +213,7 @@ def wait_until(
     condition: Callable[[], bool],
     process: subprocess.Popen[str] | None = None,
     *,
-    timeout_s: float = 400.0,
+    timeout_s: float = 120.0,
 ) -> None:
     """Wait for a condition, as long as a process lives."""
     deadline = time.monotonic() + timeout_s

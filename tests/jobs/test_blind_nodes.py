@@ -92,7 +92,7 @@ def second_node(head: Head, *, hidden: Path | None, n_cpus: int = 4) -> Iterator
     finally:
         os.killpg(process.pid, signal.SIGTERM)
         process.wait(timeout=60)
-        wait_until(lambda: head.n_nodes() <= n_before)
+        wait_until(lambda: head.n_nodes() <= n_before, timeout_s=90)
 
 
 def score(head: Head, given: dict[str, Any], *, expect: int) -> str:
@@ -230,7 +230,7 @@ def test_one_blind_node_of_three_is_left_out_and_asked_again(
 
     monkeypatch.setattr(Nodes, "_answers", count)
     with second_node(head, hidden=None), second_node(head, hidden=hidden):
-        wait_until(lambda: head.n_nodes() == 3)
+        wait_until(lambda: head.n_nodes() == 3, timeout_s=60)
         config = load_config(overrides=given)
         layout = pipeline.ActorLayout(2, 1, 1.0, 0.0)
         refusing = pipeline.RayExecutor(layout, words=layout, may_leave_out=False)

@@ -257,7 +257,7 @@ def test_the_last_run_that_leaves_ends_the_actor(make_client: Any, tmp_path: Pat
     assert status.spent_usd == 0.25
     leave(account, one)
     assert governor_status(account, "one") is None
-    wait_until(lambda: not governor_processes())
+    wait_until(lambda: not governor_processes(), timeout_s=20)
     # The client still has the handle of the actor that has ended.
     assert wait_for(one.status()).spent_usd == 0.25
 
@@ -281,7 +281,7 @@ def test_a_run_that_died_leaves_in_the_end(make_client: Any, tmp_path: Path) -> 
     """A killed driver must not leave a process, or its low limits, to the cluster for ever."""
     wait_for(make_client(silent_s=0.5).reserve(tokens=5, usd=0.5))
     assert governor_processes()
-    wait_until(lambda: not governor_processes())
+    wait_until(lambda: not governor_processes(), timeout_s=20)
     assert governor_status(tmp_path.name, "main") is None
 
 

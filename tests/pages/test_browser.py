@@ -206,7 +206,7 @@ def all_measured(
         [str(CHROMIUM), "--headless=new", "--no-sandbox", "--disable-gpu", "--hide-scrollbars",
          f"--user-data-dir={folder / 'profile'}", f"--window-size={width},900",
          "--virtual-time-budget=20000", "--dump-dom", around.as_uri()],
-        capture_output=True, text=True, timeout=300, check=False,
+        capture_output=True, text=True, timeout=max(120, 10 * len(pages)), check=False,
         env={**os.environ, "HOME": str(folder)},
     )  # fmt: skip
     found = re.search(r'<pre id="found">(.*?)</pre>', done.stdout, re.DOTALL)
