@@ -83,6 +83,10 @@ class ModelsSection(Section):
     )
     build: bool = Field(True, description="export a missing model on first use")
     check_device: bool = Field(True, description="compare 40 rows with a CPU before using a GPU")
+    exact_batches: bool = Field(
+        False,
+        description="give each row the same bits whatever runs beside it, on CPUs; slower",
+    )
 
     def of(self, role: str) -> ModelSettings:
         """Return how the models of a role run."""

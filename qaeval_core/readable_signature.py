@@ -38,6 +38,7 @@ _TOLD = ("refs", "n", "ci", "version")
 # What decides numbers besides the settings of metrics.
 _OF_INPUT = ("unanswerable", "missing")
 _OF_MODELS = ("precision", "allow_lossy", "onnx_file", "one_row_batches")
+_EXACT = "exact_batches"  # Of all models.
 _NO_MODELS = ("words", "endpoint")
 _USUAL_PRECISION = "fp32"
 # Before a setting whose name means something else here.
@@ -165,11 +166,12 @@ class ReadableSignature:
                 found[f"metrics.{self.instance}.{key}"] = value
         for role in _roles(metric):
             found[f"models.{role}.precision"] = _USUAL_PRECISION
+            found[f"models.{_EXACT}"] = False
         for name, text in given.items():
             value = decoded(_unescaped(text))
             if name in _OF_INPUT:
                 found[f"input.{name}"] = value
-            elif "." in name:
+            elif "." in name or name == _EXACT:
                 found[f"models.{name}"] = value
             else:
                 found[f"metrics.{self.instance}.{name}"] = value
@@ -288,6 +290,7 @@ def _keys(metric: AnyMetric) -> dict[str, str]:
     """Return the parts that may stand in a signature, with the settings that they are of."""
     own = {_shown_key(metric, name): name for name in _fields(metric)}
     of_models = [f"{role}.{key}" for role in _roles(metric) for key in _OF_MODELS]
+    of_models += [_EXACT] if of_models else []
     return {**own, **{key: key for key in (*_OF_INPUT, *of_models)}}
 
 
@@ -315,6 +318,8 @@ def _parts(
                 value = usual.precision if value == _USUAL_PRECISION else value
             if value != getattr(usual, key):
                 yield f"{role}.{key}", encoded(value)
+    if _roles(metric) and config.models.exact_batches:
+        yield _EXACT, encoded(True)
     usual_input = type(config.input)()
     for name in _OF_INPUT:
         reads = name == "missing" or "references" in metric.roles_of(settings)

@@ -5,7 +5,8 @@ Exit codes: 0 done, 1 a store does not answer, 2 bad request.
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -24,6 +25,9 @@ from qaeval.arguments import (
     option,
 )
 from qaeval_core.errors import ConfigError, QAEvalError
+
+if TYPE_CHECKING:
+    from qaeval_core.study.records import Study
 
 EPILOG = """Examples:
 
@@ -226,11 +230,10 @@ def correlate(
     intervals. It can also compare metrics, and correlate subsets and systems.
     """
     # Imported here: --help needs none of it.
-    from qaeval_core.pages.printed import check_format, printed
+    from qaeval_core.pages.printed import check_format
     from qaeval_core.storage.path import open_out
-    from qaeval_core.study.output import heading_lines, study_lines, write_study
+    from qaeval_core.study.output import write_study
     from qaeval_core.study.records import StudyRequest
-    from qaeval_core.study.result_tables import result_tables
     from qaeval_core.study.run import run_study
     from qaeval_core.tables.finished_run import check_results_out
 
@@ -266,21 +269,27 @@ def correlate(
         if folder is not None:
             check_results_out(folder)
         study = run_study(request, say=options.say)
-        # What is no table stands apart from those that people paste.
-        say = options.show if form == "text" else options.say
-        if form == "text":
-            for line in study_lines(study, percent=percent, width=width):
-                say(line)
-        else:
-            for line in heading_lines(study):
-                say(line)
-            options.show_lines(
-                printed(result_tables(study, form), form, percent=percent, width=width)
-            )
+        say = _show(study, form, percent=percent, width=width)
         for path in write_study(study, folder) if folder is not None else ():
             say(str(path))
     except QAEvalError as error:
         options.fail(error)
+
+
+def _show(study: Study, form: str, *, percent: bool, width: int | None) -> Callable[[str], None]:
+    """Show a study; return what says the rest, apart from tables that people paste."""
+    from qaeval_core.pages.printed import printed
+    from qaeval_core.study.output import heading_lines, study_lines
+    from qaeval_core.study.result_tables import result_tables
+
+    if form == "text":
+        for line in study_lines(study, percent=percent, width=width):
+            options.show(line)
+        return options.show
+    for line in heading_lines(study):
+        options.say(line)
+    options.show_lines(printed(result_tables(study, form), form, percent=percent, width=width))
+    return options.say
 
 
 def _words(text: str | None) -> tuple[str, ...]:

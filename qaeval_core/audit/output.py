@@ -35,6 +35,8 @@ from qaeval_core.store.store import Store
 STATUSES = ("ok", "alert", "too_few", "first_run", "incomplete")
 _WEEKS = 52
 _MAX_SHOWN = 20
+# Labels, and a value.
+_Sample = tuple[dict[str, str], float]
 
 
 def write_report(
@@ -151,14 +153,7 @@ def prometheus_lines(outcome: AuditOutcome, *, name: str) -> Iterator[str]:
             "Alerts of the last audit.",
             [(own, float(len(outcome.result.alerts)))],
         )
-    means, shares = [], []
-    for column, profile in columns_of(outcome.profile).items():
-        for code, part in enumerate(outcome.profile.slices.all if outcome.profile else ()):
-            labels = {**own, "column": column, "slice": str(part)}
-            counts = profile.counts[code].sum(axis=0, dtype="int64")
-            if counts.sum():
-                shares.append((labels, float(counts[-1] / counts.sum())))
-                means.append((labels, moments_of(profile, code)[0]))
+    means, shares = _slice_samples(outcome, own)
     yield from _gauge("qaeval_score_mean", "Mean of the defined scores.", means)
     yield from _gauge("qaeval_score_undefined_share", "Undefined among the scored rows.", shares)
     yield from _gauge(
@@ -175,7 +170,23 @@ def prometheus_lines(outcome: AuditOutcome, *, name: str) -> Iterator[str]:
     )
 
 
-def _gauge(name: str, meaning: str, samples: list[tuple[dict[str, str], float]]) -> Iterator[str]:
+def _slice_samples(
+    outcome: AuditOutcome, own: dict[str, str]
+) -> tuple[list[_Sample], list[_Sample]]:
+    """Return the mean, and the share of undefined scores, of each column in each slice."""
+    means: list[_Sample] = []
+    shares: list[_Sample] = []
+    for column, profile in columns_of(outcome.profile).items():
+        for code, part in enumerate(outcome.profile.slices.all if outcome.profile else ()):
+            labels = {**own, "column": column, "slice": str(part)}
+            counts = profile.counts[code].sum(axis=0, dtype="int64")
+            if counts.sum():
+                shares.append((labels, float(counts[-1] / counts.sum())))
+                means.append((labels, moments_of(profile, code)[0]))
+    return means, shares
+
+
+def _gauge(name: str, meaning: str, samples: list[_Sample]) -> Iterator[str]:
     known = [(labels, value) for labels, value in samples if not math.isnan(value)]
     if not known:
         return

@@ -156,19 +156,28 @@ def metric_results(
                 )
                 for own in _plain_means(i, systems, column, counts.whole, counts.has_others)
             ],
-            groups={
-                by: None
-                if own is None
-                else {
-                    value: _plain_means(i, systems, column, own[value], counts.has_others)
-                    for value in _order(own)
-                }
-                for by, own in counts.groups.items()
-            },
+            groups=_means_of_groups(i, systems, column, counts),
             far=counts.far[i],
         )
         for i, (name, column) in enumerate(metrics.items())
     ]
+
+
+def _means_of_groups(
+    metric: int, systems: Sequence[str], column: ScoreColumn, counts: UnitCounts
+) -> dict[str, Mapping[str | None, Sequence[SystemMean]] | None]:
+    """Return means by value of each column of groups; None for one of too many values."""
+    found: dict[str, Mapping[str | None, Sequence[SystemMean]] | None] = {}
+    for by, own in counts.groups.items():
+        found[by] = (
+            own
+            if own is None
+            else {
+                value: _plain_means(metric, systems, column, own[value], counts.has_others)
+                for value in _order(own)
+            }
+        )
+    return found
 
 
 def _order(groups: Mapping[str | None, MeanSums]) -> list[str | None]:

@@ -80,29 +80,7 @@ def compare_systems(
     RunError
         If a store does not answer.
     """
-    sides = open_sides(request)
-    notes = list(sides.notes)
-    with ExitStack() as stack:
-        count = partial(
-            _counted, request, sides=sides, stack=stack, tell=tell, rows_per_part=rows_per_part
-        )
-        rows, counts = count(request.on)
-        if request.cluster is None and sides.cluster == "question" and counts.n_other_clusters:
-            # Each system asked its own: what it asked is nothing that rows share.
-            sides = replace(sides, cluster="", cluster_columns=())
-            rows, counts = count(request.on, sides=sides)
-        if not counts.n_units and request.on is None and len(set(sides.cluster_columns)) == 1:
-            (column,) = set(sides.cluster_columns)
-            rows, counts = count(column)
-            notes.append(
-                f"no id is in all systems, so rows are paired by {sides.cluster}: the mean of each "
-                "counts once"
-            )
-    if not counts.n_units:
-        raise SchemaError(
-            f"the systems share no row: no value of {request.on or 'id'!r} is in all of "
-            f"{', '.join(rows.systems)}. --on COLUMN names what rows have in common [QA0317]"
-        )
+    sides, rows, counts, notes = _paired(request, tell=tell, rows_per_part=rows_per_part)
     found = metric_results(
         request, rows.systems, sides.metrics, counts, signatures=sides.signatures
     )
@@ -127,6 +105,36 @@ def compare_systems(
         texts=_far_texts(sides, rows, found),
         notes=notes,
     )
+
+
+def _paired(
+    request: CompareRequest, *, tell: Tell, rows_per_part: int
+) -> tuple[ComparedSides, SystemRows, UnitCounts, list[str]]:
+    """Return the counts of rows that are paired by what they have in common, and notes."""
+    sides = open_sides(request)
+    notes = list(sides.notes)
+    with ExitStack() as stack:
+        count = partial(
+            _counted, request, sides=sides, stack=stack, tell=tell, rows_per_part=rows_per_part
+        )
+        rows, counts = count(request.on)
+        if request.cluster is None and sides.cluster == "question" and counts.n_other_clusters:
+            # Each system asked its own: what it asked is nothing that rows share.
+            sides = replace(sides, cluster="", cluster_columns=())
+            rows, counts = count(request.on, sides=sides)
+        if not counts.n_units and request.on is None and len(set(sides.cluster_columns)) == 1:
+            (column,) = set(sides.cluster_columns)
+            rows, counts = count(column)
+            notes.append(
+                f"no id is in all systems, so rows are paired by {sides.cluster}: the mean of each "
+                "counts once"
+            )
+    if not counts.n_units:
+        raise SchemaError(
+            f"the systems share no row: no value of {request.on or 'id'!r} is in all of "
+            f"{', '.join(rows.systems)}. --on COLUMN names what rows have in common [QA0317]"
+        )
+    return sides, rows, counts, notes
 
 
 def _counted(

@@ -161,6 +161,8 @@ class UnitOrder(NamedTuple):
 class GrgUnits(Units):
     """Sequences, and one number of each: a sum of log-probabilities, or a mean probability."""
 
+    has_short_steps = False
+
     def __init__(
         self, sequences: TokenRuns, *, first_scored: IntArray, is_mean_probability: bool
     ) -> None:
@@ -179,7 +181,7 @@ class GrgUnits(Units):
 
     def make_inputs(self, batch: Batch) -> dict[str, NDArray[np.int64]]:
         """Return the inputs of ``token_logprobs`` for some units."""
-        input_ids = self.sequences.padded(batch)
+        input_ids = self.padded(batch)
         n_rows, width = input_ids.shape
         first, n_scored = self.facts["first_scored"][batch], self.n_scored[batch]
         targets = concat_ranges(np.arange(n_rows) * width + first, n_scored)

@@ -32,6 +32,7 @@ from qaeval_core.families.model_units import (
 from qaeval_core.families.transport import transport_plan
 from qaeval_core.families.validate import IntArray, SharedPairs
 from qaeval_core.models.artifact import Artifact
+from qaeval_core.models.session import exact_widths
 from qaeval_core.text.encode import TextEncoder, equal_cuts
 
 
@@ -90,8 +91,17 @@ class LrmUnits(Units):
     def make_inputs(self, batch: Batch) -> dict[str, NDArray[np.int64]]:
         """Return the graph's inputs for some units."""
         inputs = super().make_inputs(batch)
-        positions = np.arange(1, int(inputs["n_candidate"].max()) + 1, dtype=np.int64)
+        n, last = int(inputs["n_candidate"].max()), inputs["input_ids"].shape[1] - 1
+        if self.is_exact:
+            n = int(self.groups[batch].max())
+        # Those beyond a candidate are left out by the graph, whatever they name.
+        positions = np.minimum(np.arange(1, n + 1, dtype=np.int64), last)
         return {**inputs, "candidate_positions": positions}
+
+    @property
+    def groups(self) -> IntArray:
+        """To how many tokens candidates are padded in exact batches."""
+        return exact_widths(self.facts["n_candidate"], has_short_steps=False)
 
 
 class MoverUnits(LrmUnits):

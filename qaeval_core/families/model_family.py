@@ -34,7 +34,7 @@ from qaeval_core.metrics.base import PassFacts, Read
 from qaeval_core.models.artifact import Artifact
 from qaeval_core.models.gpu import gpu_facts
 from qaeval_core.models.record import GRAPHS, ArtifactRecord, ArtifactRequest
-from qaeval_core.models.session import Device, Session, token_budget_batches
+from qaeval_core.models.session import Device, Session, exact_batches, token_budget_batches
 from qaeval_core.signature import Signature
 from qaeval_core.store.pass_stats import PassStats
 from qaeval_core.text.encode import TextEncoder
@@ -91,6 +91,7 @@ class ModelFamilyPlan(FamilyPlan):
             max_batch_s=settings.max_batch_s,
             frequencies=engine.frequencies(self),
             checks_device=engine.models.check_device,
+            is_exact=engine.models.exact_batches,
         )
 
     def describe(self) -> dict[str, str]:
@@ -170,6 +171,11 @@ class ModelFamily(Family):
         ConfigError
             If a batch has room for less than one window.
         """
+        if context.config.models.exact_batches and context.device != "cpu":
+            raise ConfigError(
+                "models.exact_batches keeps the bits of scores on CPUs alone, and models run on "
+                "a GPU here. Leave it out, or set cluster.device=cpu [QA0102]"
+            )
         request = self._request(read, context.config, device=context.device)
         artifact = context.resolve_artifact(request)
         if not read.corpus_counts:
@@ -208,6 +214,8 @@ class ModelFamily(Family):
     ) -> ModelFamilyPlan:
         columns = context.columns_of(self.roles)
         shown = {**pass_settings(artifact, options), "columns": columns}
+        if context.config.models.exact_batches and self.runs_model:
+            shown["exact_batches"] = True
         if counted is not None:
             shown["corpus"] = context.corpus
         plan = ModelFamilyPlan(
@@ -371,6 +379,8 @@ class FamilyRunner(Runner):
         Of the corpus, for a family that weighs tokens by them.
     checks_device : bool, default True
         Compare some rows of the first shard with a CPU, on a GPU.
+    is_exact : bool, default False
+        Pad and batch units so that the bits of each are the same in any batch.
     """
 
     def __init__(
@@ -383,10 +393,12 @@ class FamilyRunner(Runner):
         max_batch_s: float | None = None,
         frequencies: DocumentFrequencies | None = None,
         checks_device: bool = True,
+        is_exact: bool = False,
     ) -> None:
         self.plan: ModelFamilyPlan = plan
         self._is_new_device = device == "cuda" and plan.family.runs_model
         self._checks_device = checks_device
+        self._is_exact = is_exact
         self._session = (
             Session(plan.artifact, device=device, n_threads=n_threads, max_batch_s=max_batch_s)
             if plan.family.runs_model
@@ -418,9 +430,13 @@ class FamilyRunner(Runner):
             self._look_at_device(units, stats)
         started = time.perf_counter()
         n_total = max(int(units.lengths.sum()), 1)
-        batches: Iterable[IntArray] = self._batches(units.lengths)
+        batches: Iterable[IntArray]
         if on_unit is not None or self.plan.artifact.record.one_row_batches:
             batches = np.arange(len(units.lengths))[:, np.newaxis]
+        else:
+            if self._is_exact:
+                units.pad_exactly(self.plan.max_unit_tokens)
+            batches = self._batches(units)
         for batch in batches:
             n_tokens, n_padded = self._run_batch(units, batch, stats, on_unit)
             if on_batch is not None:
@@ -437,15 +453,22 @@ class FamilyRunner(Runner):
         # Not before: an actor may be handed more shards once this one has failed.
         self._is_new_device = False
 
-    def _batches(self, lengths: IntArray) -> Iterator[IntArray]:
+    def _batches(self, units: Units) -> Iterator[IntArray]:
         """Yield batches of all units; the rest is cut anew whenever the budget changes."""
-        left = np.arange(len(lengths))
+        widths = units.widths
+        groups = units.groups if units.is_exact else np.zeros_like(widths)
+        left = np.arange(len(widths))
         while len(left):
             budget = self._budget.n_tokens
             n_done = 0
             # Longest first, and ties in order: what is left is the tail of the sorted units.
-            left = left[np.argsort(-lengths[left], kind="stable")]
-            for batch in token_budget_batches(lengths[left], max_batch_tokens=budget):
+            left = left[np.lexsort((groups[left], -widths[left]))]
+            batches = (
+                exact_batches(widths[left], groups[left], max_batch_tokens=budget)
+                if units.is_exact
+                else token_budget_batches(widths[left], max_batch_tokens=budget)
+            )
+            for batch in batches:
                 yield left[batch]
                 n_done += len(batch)
                 if self._budget.n_tokens != budget:
@@ -459,12 +482,13 @@ class FamilyRunner(Runner):
 
         Returns its tokens, without padding and with it.
         """
-        lengths = units.lengths[batch]
-        longest, n_tokens = int(lengths.max()), int(lengths.sum())
-        padded = longest * len(batch)
+        longest, n_tokens = int(units.widths[batch].max()), int(units.lengths[batch].sum())
+        # A product of one row is another kernel's.
+        rows = np.repeat(batch, 2) if units.is_exact and len(batch) == 1 else batch
+        padded = longest * len(rows)
         try:
             assert self._session is not None
-            inputs = units.make_inputs(batch)
+            inputs = units.make_inputs(rows)
             output = self._session.run(inputs)
         except DeviceMemoryError as error:
             if len(batch) == 1:
@@ -482,7 +506,7 @@ class FamilyRunner(Runner):
                 left = left[n_rows:]
             return n_tokens, padded
         self._budget.hold()
-        units.take(batch, output)
+        units.take(rows, output)
         if on_unit is not None:
             on_unit(UnitRun(inputs, output))
         stats.n_batches += 1

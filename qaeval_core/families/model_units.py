@@ -17,6 +17,7 @@ from qaeval_core.errors import ModelError
 from qaeval_core.families.contract import DocumentFrequencies
 from qaeval_core.families.validate import IntArray, SharedPairs
 from qaeval_core.models.artifact import Artifact
+from qaeval_core.models.session import exact_widths
 from qaeval_core.text.encode import TextEncoder
 from qaeval_core.text.ngrams import concat_ranges
 from qaeval_core.text.token_runs import TokenRuns
@@ -99,7 +100,14 @@ class Units:
         What is kept of each unit besides.
     shape : tuple of int
         Of what the graph returns of a unit; () for one number.
+
+    Attributes
+    ----------
+    has_short_steps : bool
+        Whether `exact_widths` of short units lie closer.
     """
+
+    has_short_steps = True
 
     def __init__(
         self,
@@ -110,6 +118,9 @@ class Units:
         shape: tuple[int, ...] = (),
     ) -> None:
         self.sequences = sequences
+        # Of each unit, how wide its row is at least; of shape (n_units,).
+        self.widths: IntArray = sequences.counts
+        self.is_exact = False
         self.facts = {**told, **kept}
         self._told = tuple(told)
         self._shape = shape
@@ -119,6 +130,21 @@ class Units:
         """Tokens of each unit, special tokens included; of shape (n_units,)."""
         return self.sequences.counts
 
+    def pad_exactly(self, most: int) -> None:
+        """Pad each unit to a width that follows from its own length; to ``most`` at most."""
+        exact = exact_widths(self.lengths, has_short_steps=self.has_short_steps)
+        self.widths = np.minimum(exact, most)
+        self.is_exact = True
+
+    @property
+    def groups(self) -> IntArray:
+        """Numbers of units that exact batches keep apart though they are as wide; (n_units,)."""
+        return np.zeros(len(self.widths), np.int64)
+
+    def padded(self, batch: Batch) -> IntArray:
+        """Return token ids of some units, of shape (n_rows, width)."""
+        return self.sequences.padded(batch, width=int(self.widths[batch].max()))
+
     @cached_property
     def output(self) -> NDArray[np.float32]:
         """What the graph returned, of shape (n_units, *shape); NaN where a unit has not run."""
@@ -127,7 +153,7 @@ class Units:
     def make_inputs(self, batch: Batch) -> dict[str, NDArray[np.int64]]:
         """Return the graph's inputs for some units."""
         return {
-            "input_ids": self.sequences.padded(batch),
+            "input_ids": self.padded(batch),
             "n_tokens": self.lengths[batch],
             **{name: self.facts[name][batch] for name in self._told},
         }

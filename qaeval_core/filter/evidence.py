@@ -7,6 +7,7 @@ spread over the ranking.
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -110,18 +111,14 @@ def weigh(
     groups = None if is_sheet else _shared_groups(rows, inside.rows)
     if groups is not None and learns.any():
         raise NoEvidenceError(f"{_shared_and_learned(plan)} [QA0701]")
-    teaching, certifying = inside.take(learns & ~inside.is_blank), inside.take(~learns)
-    by_rule = {"bad": certifying, "ignore": certifying.take(~certifying.is_blank)}
+    certifying = inside.take(~learns)
 
     def spread(own: LabeledRows) -> Spread:
         n_contexts = None if groups is None else len(np.unique(groups))
         return spread_of(rows, own.rows, is_member, n_independent=n_contexts)
 
-    judged = by_rule.pop(request.blank)
-    if (found_spread := spread(judged)).p_value < _LEAST_SPREAD:
-        raise NoEvidenceError(f"{_not_spread(plan, found_spread)} [QA0701]")
-
     def certified(own: LabeledRows) -> Certificate:
+        teaching = inside.take(learns & ~inside.is_blank)
         return certify(
             share[own.rows].astype(np.intp),
             own.is_good,
@@ -133,21 +130,33 @@ def weigh(
             known=KnownLabels(share[teaching.rows].astype(np.intp), teaching.is_good),
         )
 
-    found, otherwise = certified(judged), None
-    (other,) = by_rule.values()
-    n_blank = int(certifying.is_blank.sum())
-    if n_blank and spread(other).p_value >= _LEAST_SPREAD:
-        otherwise = certified(other)
+    found, otherwise = _both_ways(plan, certifying, spread, certified)
     return Evidence(
         found=found,
         otherwise=otherwise,
-        n_blank=n_blank,
+        n_blank=int(certifying.is_blank.sum()),
         n_dropped=len(labeled.rows) - len(inside.rows),
         within=None if request.within is None else shares.counts[last] / shares.n_eligible,
         look=look,
         account=account,
         needed=None if look is None or found.chosen else _needed(plan, found, look),
     )
+
+
+def _both_ways(
+    plan: FilterPlan,
+    certifying: LabeledRows,
+    spread: Callable[[LabeledRows], Spread],
+    certified: Callable[[LabeledRows], Certificate],
+) -> tuple[Certificate, Certificate | None]:
+    """Return what labels say, and what they would if blank rows counted the other way."""
+    by_rule = {"bad": certifying, "ignore": certifying.take(~certifying.is_blank)}
+    judged = by_rule.pop(plan.request.blank)
+    if (found := spread(judged)).p_value < _LEAST_SPREAD:
+        raise NoEvidenceError(f"{_not_spread(plan, found)} [QA0701]")
+    (other,) = by_rule.values()
+    is_told = certifying.is_blank.any() and spread(other).p_value >= _LEAST_SPREAD
+    return certified(judged), certified(other) if is_told else None
 
 
 def _look_at(

@@ -8,11 +8,12 @@ first and comes last, and what is not whole lies in a folder of its own.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import polars as pl
 from numpy.typing import NDArray
 
 from qaeval_core.errors import ConfigError, OutRefusedError
@@ -265,16 +266,8 @@ def _choose_and_write(
     shown = WantedRows(examples.rows, told)
     written, sizes = write_rows(run, rows, share, groups, shown, keeps=choice.is_certified)
     sums = MetricSums.of_all(written, len(plan.metrics))
-    table = yield_table(
-        shares,
-        sums,
-        plan.metrics,
-        n_groups=groups.n_by_share if groups is not None else None,
-        higher_is_better=plan.stages.rank.higher_is_better,
-        certificate=found,
-        has_target=request.precision is not None,
-    )
-    write_yields(run, table)
+    n_groups = groups.n_by_share if groups is not None else None
+    table = _write_yields(run, shares, sums, n_groups, found)
     outcome = FilterOutcome(
         shares=shares,
         cut=cut,
@@ -290,6 +283,27 @@ def _choose_and_write(
         examples=examples.content({k: v for own in written for k, v in own.examples.items()}),
     )
     return result_content(plan, rows, outcome, table=table, files=sizes)
+
+
+def _write_yields(
+    run: Filtering,
+    shares: Shares,
+    sums: MetricSums,
+    n_groups: Sequence[int] | None,
+    found: Certificate | None,
+) -> pl.DataFrame:
+    plan = run.plan
+    table = yield_table(
+        shares,
+        sums,
+        plan.metrics,
+        n_groups=n_groups,
+        higher_is_better=plan.stages.rank.higher_is_better,
+        certificate=found,
+        has_target=plan.request.precision is not None,
+    )
+    write_yields(run, table)
+    return table
 
 
 def _margin(

@@ -87,24 +87,12 @@ def scan_range(task: RangeTask, plan: ScanPlan) -> Scanned:
     InputChangedError, StorageError, UnreadableFileError
         If rows cannot be read.
     """
-    outages = plan.outages
     if task.is_first and task.file.scores is not None:
-        check_intact(as_path(task.file.scores.uri), outages)
+        check_intact(as_path(task.file.scores.uri), plan.outages)
     stages = plan.stages
-    names = list(stages.columns)
-    if task.file.scores is not None:
-        names.append(QUARANTINE_REASON)
     parts: list[Facts] = []
     ids: list[pa.ChunkedArray] = []
-    reader = RangeReader(
-        task,
-        names=names,
-        score_names=plan.score_names,
-        shared=stages.group or next(iter(stages.counted), None),
-        id_column=plan.id_column,
-        has_ids=stages.has_ties or stages.group is not None or bool(plan.wanted_ids),
-        outages=outages,
-    )
+    reader = _reader(task, plan)
     wanted = pa.array(plan.wanted_ids, pa.string())
     rows_found: list[NDArray[np.int64]] = []
     found: list[str] = []
@@ -129,6 +117,19 @@ def scan_range(task: RangeTask, plan: ScanPlan) -> Scanned:
         replace(facts, tokens=None),
         np.concatenate([np.zeros(0, np.int64), *rows_found]),
         found,
+    )
+
+
+def _reader(task: RangeTask, plan: ScanPlan) -> RangeReader:
+    stages = plan.stages
+    return RangeReader(
+        task,
+        names=[*stages.columns, *([QUARANTINE_REASON] if task.file.scores is not None else [])],
+        score_names=plan.score_names,
+        shared=stages.group or next(iter(stages.counted), None),
+        id_column=plan.id_column,
+        has_ids=stages.has_ties or stages.group is not None or bool(plan.wanted_ids),
+        outages=plan.outages,
     )
 
 

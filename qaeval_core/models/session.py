@@ -326,6 +326,44 @@ class _BatchLimit:
                 wait = min(ends, default=now + self._seconds) - now
 
 
+# Widths that are multiples of so much: kernels cut products of them into the same blocks, whatever
+# runs beside. Short rows are many, and cost less in small steps; causal kernels need the large one.
+_STEP, _SHORT_STEP, _SHORT_TOKENS = 16, 4, 32
+
+
+def exact_widths(lengths: NDArray[np.int64], *, has_short_steps: bool = True) -> NDArray[np.int64]:
+    """Return how wide rows are padded whose bits shall not depend on their batch.
+
+    Examples
+    --------
+    >>> exact_widths(np.array([3, 17, 32, 33, 64])).tolist()
+    [4, 20, 32, 48, 64]
+    >>> exact_widths(np.array([3, 17, 32, 33, 64]), has_short_steps=False).tolist()
+    [16, 32, 32, 48, 64]
+    """
+    step = np.where((lengths <= _SHORT_TOKENS) & has_short_steps, _SHORT_STEP, _STEP)
+    widths: NDArray[np.int64] = -(-lengths // step) * step
+    return widths
+
+
+def exact_batches(
+    widths: NDArray[np.int64], groups: NDArray[np.int64], *, max_batch_tokens: int
+) -> Iterator[NDArray[np.int64]]:
+    """Group row indices by width and group, widest first; in even batches, so that few are alone.
+
+    Examples
+    --------
+    >>> widths, groups = np.array([4, 8, 4, 4, 4]), np.array([0, 0, 1, 1, 1])
+    >>> [batch.tolist() for batch in exact_batches(widths, groups, max_batch_tokens=8)]
+    [[1], [0], [2, 3], [4]]
+    """
+    order = np.lexsort((groups, -widths))
+    is_other = (np.diff(widths[order]) != 0) | (np.diff(groups[order]) != 0)
+    for own in np.split(order, np.flatnonzero(is_other) + 1):
+        n_rows = max(max_batch_tokens // max(int(widths[own[0]]), 1), 1)
+        yield from np.array_split(own, -(-len(own) // n_rows))
+
+
 def token_budget_batches(
     lengths: Sequence[int] | NDArray[np.int64], *, max_batch_tokens: int
 ) -> Iterator[NDArray[np.int64]]:

@@ -143,32 +143,14 @@ async def _open_asker(
     plan: ChatFamilyPlan, open_governor: OpenGovernor, n_actors: int, outages: Outages | None
 ) -> tuple[Asker, GovernorClient, str]:
     settings = plan.settings
-    variable = KEY_VARIABLE if KEY_VARIABLE in os.environ else None
-    allow, section = settings.allow_insecure, plan.section
-    if not allow:
-        check_address(str(settings.base_url), proxy=settings.proxy, section=section)
-    read_key = partial(
-        ApiKey.read,
-        path=settings.api_key_file,
-        variable=variable,
-        headers_path=settings.headers_file,
-        allow_insecure=allow,
-        section=section,
-    )
-    patience = Patience(
-        most_s=settings.max_outage_s,
-        most_by_clock_s=min(settings.limit_window_s, settings.max_outage_s),
-    )
-    client = ChatClient(
-        endpoint_of(plan), read_key(), proxy=settings.proxy, patience=patience, read_key=read_key
-    )
+    client = _client(plan)
     governor = open_governor(client.account, limits_of(plan), budget_of(plan))
     folder = journal_folder(plan)
     journal = await asyncio.to_thread(
         Journal,
         folder,
         with_text=plan.keeps_replies,
-        section=section,
+        section=plan.section,
         linger_s=settings.journal_linger_s,
         outages=outages,
     )
@@ -184,6 +166,27 @@ async def _open_asker(
         max_concurrent=max(settings.max_concurrent // n_actors, 1),
     )
     return asker, governor, client.account
+
+
+def _client(plan: ChatFamilyPlan) -> ChatClient:
+    settings, section = plan.settings, plan.section
+    if not settings.allow_insecure:
+        check_address(str(settings.base_url), proxy=settings.proxy, section=section)
+    read_key = partial(
+        ApiKey.read,
+        path=settings.api_key_file,
+        variable=KEY_VARIABLE if KEY_VARIABLE in os.environ else None,
+        headers_path=settings.headers_file,
+        allow_insecure=settings.allow_insecure,
+        section=section,
+    )
+    patience = Patience(
+        most_s=settings.max_outage_s,
+        most_by_clock_s=min(settings.limit_window_s, settings.max_outage_s),
+    )
+    return ChatClient(
+        endpoint_of(plan), read_key(), proxy=settings.proxy, patience=patience, read_key=read_key
+    )
 
 
 async def close_asker(asker: Asker) -> None:

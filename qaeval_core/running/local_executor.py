@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import threading
 import time
@@ -39,6 +40,8 @@ def local_device(cluster: ClusterSection) -> Device:
     """Return where models run without a cluster: a GPU that the driver and ONNX Runtime know."""
     if cluster.device != "auto":
         return cluster.device
+    if shutil.which("nvidia-smi") is None:
+        return "cpu"  # Asked before ONNX Runtime, whose import takes longer than lexical metrics.
     try:
         if "CUDAExecutionProvider" not in load_onnxruntime().get_available_providers():
             return "cpu"

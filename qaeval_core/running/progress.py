@@ -8,12 +8,12 @@ import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from typing import Self, TextIO
-
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn
+from typing import TYPE_CHECKING, Self, TextIO
 
 from qaeval_core.terminal import duration, is_silent, say, visible
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
 
 # Gets a label, the rows done and all rows.
 Tell = Callable[[str, int, int], None]
@@ -71,6 +71,10 @@ class _Bars:
 
     def open(self, stream: TextIO) -> Progress:
         """Return the display, started with its first bar."""
+        # Imported here: it takes time, and logs and pipes get lines.
+        from rich.console import Console
+        from rich.progress import BarColumn, Progress, TextColumn
+
         with self._lock:
             if self._bars is None:
                 columns = (TextColumn("{task.description}", markup=False), BarColumn())

@@ -110,7 +110,7 @@ def from_bytes(content: bytes, overview: Overview) -> Joined:
 
 
 def _read(arrays: Arrays, told: Mapping[str, Any], overview: Overview) -> Joined:
-    table = pq.read_table(pa.BufferReader(arrays["profile"].tobytes()))
+    table = pq.ParquetFile(pa.BufferReader(arrays["profile"].tobytes())).read()
     overview.profile = RunProfile.from_table(table)
     for name, counts in overview.values.items():
         counts.take_arrays({part: arrays[f"values/{name}/{part}"] for part in counts.arrays()})

@@ -83,10 +83,10 @@ class TokenRuns:
         """Return the ids of all runs, one after another."""
         return self.ids[concat_ranges(self.starts, self.counts)]
 
-    def padded(self, runs: Sequence[int] | IntArray) -> IntArray:
-        """Return some runs as one right-padded matrix, padding 0."""
+    def padded(self, runs: Sequence[int] | IntArray, *, width: int | None = None) -> IntArray:
+        """Return some runs as one right-padded matrix, padding 0; by default of the longest."""
         counts = self.counts[runs][:, np.newaxis]
-        columns = np.arange(counts.max())
+        columns = np.arange(counts.max() if width is None else width)
         matrix = self.ids.take(self.starts[runs][:, np.newaxis] + columns, mode="clip")
         matrix[columns >= counts] = 0
         return matrix

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from filter_corpora import questions
 from helpers import REPOSITORY
 
 HEAVY = ("onnx", "onnxruntime", "ray", "torch", "transformers", "matplotlib", "spacy", "httpx")
@@ -83,6 +84,23 @@ def test_the_command_line_loads_no_library_for_its_help(statement: str) -> None:
     )
     loaded = loaded_after(code + statement if "_help" in statement else statement)
     assert [name for name in NOT_FOR_HELP if name in loaded] == []
+
+
+def test_a_run_of_words_loads_no_engine_and_no_display(tmp_path: Path) -> None:
+    """100 rows are scored in milliseconds: what is imported for them is what people wait for."""
+    questions(100).write_parquet(tmp_path / "q.parquet")
+    words = [
+        *("qaeval", "score", str(tmp_path / "q.parquet"), "--metrics", "f1", "--local"),
+        *("--column", "references=reference", "--out", str(tmp_path / "out")),
+    ]
+    loaded = loaded_after(
+        "import contextlib, os, sys\n"
+        "from qaeval.cli import main\n"
+        f"sys.argv, os.environ['PATH'] = {words!r}, ''\n"  # Where no tool tells of a GPU.
+        "with contextlib.suppress(SystemExit), contextlib.redirect_stdout(sys.stderr): main()"
+    )
+    assert (tmp_path / "out" / "report.html").exists()
+    assert [name for name in (*HEAVY, "rich", "pyarrow.dataset") if name in loaded] == []
 
 
 def test_what_users_import_is_what_its_types_say() -> None:

@@ -151,6 +151,7 @@ def test_models_and_rows_are_read_as_they_were(tmp_path: Path) -> None:
     config = load_config(overrides={
         "sas.cross_encoder": AWKWARD, "models.cross_encoder.precision": "fp16",
         "models.cross_encoder.onnx_file": "onnx/m|q.onnx", "input.unanswerable": "empty",
+        "models.exact_batches": True,
     })  # fmt: skip
     hashes = {"cross_encoder": "89abcdef"}
     own = ReadableSignature.of(config, "sas", hashes=hashes)
@@ -159,6 +160,7 @@ def test_models_and_rows_are_read_as_they_were(tmp_path: Path) -> None:
     found = like(line)
     assert (found.metrics, found.input) == (config.metrics, config.input)
     assert found.models.cross_encoder == config.models.cross_encoder
+    assert found.models.exact_batches and not like("sas|cross_encoder:m").models.exact_batches
     usual = ReadableSignature.of(config, "sas", precisions={"cross_encoder": "fp32"})
     assert "cross_encoder.precision" not in usual.settings
     assert like("sas|cross_encoder:m").models.cross_encoder.precision == "fp32"

@@ -235,12 +235,7 @@ class Copies:
         last = self._copy(record)
         known = [_Known(*own) for own in record.get("blocks", ())] if last is not None else []
         task = BlockTask(reading, parts, known=[own.hash for own in known])
-        try:
-            tasks = _ranges(task, size) if reading.can_be_cut else [task]
-            blocks = self._read(tasks, size)
-        except QuotedBreakError:
-            tasks = [task]
-            blocks = self._read(tasks, size)
+        tasks, blocks = self._blocks(task, size)
         n_kept = next((i for i, own in enumerate(blocks) if own.part is not None), len(blocks))
         schemas = [own.schema for own in blocks if own.schema is not None]
         before = None
@@ -257,15 +252,11 @@ class Copies:
             except InexactNumbersError as error:
                 at = schema.get_field_index(error.column)
                 schema = schema.set(at, pa.field(error.column, otherwise))
-        blocks = again
-        found = [*known[:n_kept], *(_Known.of(own) for own in blocks[n_kept:])]
+        found = [*known[:n_kept], *(_Known.of(own) for own in again[n_kept:])]
         content = hash_text("|".join([str(schema), *(own.hash for own in found)]))
         copy = self.folder / f"{hash_text(key)}-{content}.parquet"
         if not copy.is_file():
-            own = [block.part for block in blocks[n_kept:] if block.part and block.n_groups]
-            first = [] if last is None or not n_kept else [_first(last.path, found[:n_kept])]
-            with copy.writer() as sink:
-                join_parts([*first, *(own or _any_part(blocks, first))], sink)
+            _write_copy(copy, again, last if n_kept else None, found[:n_kept])
         parts.delete_folder()
         n_bad = sum(own.n_unreadable for own in found)
         first_bad = next((own.first for own in found if own.first), "")
@@ -275,6 +266,16 @@ class Copies:
             "note": _note(reading.name, n_bad, first_bad),
             "blocks": [list(own) for own in found],
         }
+
+    def _blocks(self, task: BlockTask, size: int) -> tuple[list[BlockTask], list[TextBlock]]:
+        """Return how a file was cut, and its blocks; whole where a cut is inside of quotes."""
+        if task.reading.can_be_cut:
+            tasks = _ranges(task, size)
+            try:
+                return tasks, self._read(tasks, size)
+            except QuotedBreakError:
+                pass
+        return [task], self._read([task], size)
 
     def _read(self, tasks: Sequence[BlockTask], size: int) -> list[TextBlock]:
         label = f"reading {tasks[0].reading.name}"
@@ -338,13 +339,20 @@ def _ranges(task: BlockTask, size: int) -> list[BlockTask]:
     ]
 
 
-def _first(path: StoragePath, known: Sequence[_Known]) -> FirstGroups:
-    return FirstGroups(path, sum(own.n_groups for own in known))
-
-
-def _any_part(blocks: Sequence[TextBlock], first: Sequence[object]) -> list[StoragePath]:
-    """Return a part without rows, where there is no other to tell the columns."""
-    return [] if first else [block.part for block in blocks if block.part is not None][:1]
+def _write_copy(
+    copy: StoragePath,
+    blocks: Sequence[TextBlock],
+    last: TextCopy | None,
+    known: Sequence[_Known],
+) -> None:
+    """Put together the known blocks of the last copy and the parts of the others."""
+    first = [] if last is None else [FirstGroups(last.path, sum(own.n_groups for own in known))]
+    new = [block for block in blocks[len(known) :] if block.part]
+    own = [block.part for block in new if block.part and block.n_groups]
+    if not first and not own:  # A part without rows tells the columns.
+        own = [block.part for block in new if block.part][:1]
+    with copy.writer() as sink:
+        join_parts([*first, *own], sink)
 
 
 def _megabytes(n_bytes: int) -> int:
