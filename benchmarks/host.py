@@ -37,8 +37,8 @@ from qaeval_core.families.transport import transport_costs
 from qaeval_core.families.transport_pool import transport_costs_on_all_cpus, usable_cpus
 from qaeval_core.families.validate import table_rows
 from qaeval_core.models.artifact import default_root, ensure_artifact
+from qaeval_core.models.batches import token_budget_batches
 from qaeval_core.models.record import ArtifactRecord
-from qaeval_core.models.session import token_budget_batches
 from qaeval_core.planning.compile import compile_run
 
 STEPS = ("make_inputs", "take", "statistics")

@@ -32,7 +32,7 @@ from qaeval_core.families.model_units import (
 from qaeval_core.families.transport import transport_plan
 from qaeval_core.families.validate import IntArray, SharedPairs
 from qaeval_core.models.artifact import Artifact
-from qaeval_core.models.session import exact_widths
+from qaeval_core.models.batches import exact_widths
 from qaeval_core.text.encode import TextEncoder, equal_cuts
 
 

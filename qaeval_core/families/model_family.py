@@ -32,9 +32,10 @@ from qaeval_core.families.model_units import ModelScorer, Units, Work
 from qaeval_core.families.validate import IntArray, SharedPairs, share_pairs
 from qaeval_core.metrics.base import PassFacts, Read
 from qaeval_core.models.artifact import Artifact
+from qaeval_core.models.batches import TokenBudget, exact_batches, token_budget_batches
 from qaeval_core.models.gpu import gpu_facts
 from qaeval_core.models.record import GRAPHS, ArtifactRecord, ArtifactRequest
-from qaeval_core.models.session import Device, Session, exact_batches, token_budget_batches
+from qaeval_core.models.session import Device, Session
 from qaeval_core.signature import Signature
 from qaeval_core.store.pass_stats import PassStats
 from qaeval_core.text.encode import TextEncoder
@@ -305,61 +306,6 @@ class ModelLayout(Layout[Work]):
     def lay_out(self, values: Values, texts: ShardTexts | None) -> Work:
         """Share and encode the texts of good rows."""
         return self._scorer.lay_out(self._family.share(values))
-
-
-# Batches that must fit before more is tried again; twice as many after each trial that failed, so
-# that trials on a device that stays full cost next to nothing.
-_FIRST_WAIT = 8
-
-
-class TokenBudget:
-    """Tokens of a batch: half after memory ran out, twice again once many batches have fitted.
-
-    Memory runs out by the longest rows, or by what another process holds for a while: one such
-    batch must not halve all that follow.
-
-    Parameters
-    ----------
-    most : int
-        Tokens of a batch to begin with.
-    least : int
-        Never fewer, nor more than ``most``.
-
-    Examples
-    --------
-    >>> budget = TokenBudget(1000, least=100)
-    >>> budget.shrink(900)
-    >>> budget.n_tokens
-    450
-    >>> for _ in range(8):
-    ...     budget.hold()
-    >>> budget.n_tokens
-    900
-    """
-
-    def __init__(self, most: int, *, least: int) -> None:
-        self.n_tokens = most
-        self._most = most
-        self._least = min(least, most)
-        self._wait = _FIRST_WAIT
-        self._n_held = 0
-        self._has_grown = False
-
-    def shrink(self, n_padded: int) -> None:
-        """Note that a batch of so many tokens did not fit."""
-        if self._has_grown:
-            self._wait *= 2
-        self.n_tokens = min(max(n_padded // 2, self._least), self.n_tokens)
-        self._n_held, self._has_grown = 0, False
-
-    def hold(self) -> None:
-        """Note that a batch has fitted."""
-        if self.n_tokens == self._most:
-            return
-        self._n_held += 1
-        if self._n_held == self._wait:
-            self._n_held, self._has_grown = 0, True
-            self.n_tokens = min(2 * self.n_tokens, self._most)
 
 
 class FamilyRunner(Runner):

@@ -17,7 +17,7 @@ from qaeval_core.errors import ModelError
 from qaeval_core.families.contract import DocumentFrequencies
 from qaeval_core.families.validate import IntArray, SharedPairs
 from qaeval_core.models.artifact import Artifact
-from qaeval_core.models.session import exact_widths
+from qaeval_core.models.batches import exact_widths
 from qaeval_core.text.encode import TextEncoder
 from qaeval_core.text.ngrams import concat_ranges
 from qaeval_core.text.token_runs import TokenRuns

@@ -1,4 +1,4 @@
-"""Session: run an artifact's graph on one device, in batches of a token budget.
+"""Session: run an artifact's graph on one device.
 
 An artifact and arrays in, arrays out. This is the seam between scoring and the inference engine:
 ONNX Runtime stands behind it, another engine may stand beside it.
@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, Literal
 
@@ -38,11 +38,6 @@ _MEMORY_SIGNS = (
 
 # A device computes; this process's threads hand it work and do the few sums of shapes.
 _THREADS_BESIDE_A_GPU = 2
-
-# A batch of so many tokens keeps a GPU busy: from there on it ends where rows become this much
-# shorter than its longest, rather than pad them.
-_FULL_ENOUGH_TOKENS = 2048
-_SHORTEST_SHARE = 0.9
 
 
 class Session:
@@ -324,95 +319,3 @@ class _BatchLimit:
                     return
                 ends = (until for until, _ in self._running if until > now)
                 wait = min(ends, default=now + self._seconds) - now
-
-
-# Widths that are multiples of so much: kernels cut products of them into the same blocks, whatever
-# runs beside. Short rows are many, and cost less in small steps; causal kernels need the large one.
-_STEP, _SHORT_STEP, _SHORT_TOKENS = 16, 4, 32
-
-
-def exact_widths(lengths: NDArray[np.int64], *, has_short_steps: bool = True) -> NDArray[np.int64]:
-    """Return how wide rows are padded whose bits shall not depend on their batch.
-
-    Examples
-    --------
-    >>> exact_widths(np.array([3, 17, 32, 33, 64])).tolist()
-    [4, 20, 32, 48, 64]
-    >>> exact_widths(np.array([3, 17, 32, 33, 64]), has_short_steps=False).tolist()
-    [16, 32, 32, 48, 64]
-    """
-    step = np.where((lengths <= _SHORT_TOKENS) & has_short_steps, _SHORT_STEP, _STEP)
-    widths: NDArray[np.int64] = -(-lengths // step) * step
-    return widths
-
-
-def exact_batches(
-    widths: NDArray[np.int64], groups: NDArray[np.int64], *, max_batch_tokens: int
-) -> Iterator[NDArray[np.int64]]:
-    """Group row indices by width and group, widest first; in even batches, so that few are alone.
-
-    Examples
-    --------
-    >>> widths, groups = np.array([4, 8, 4, 4, 4]), np.array([0, 0, 1, 1, 1])
-    >>> [batch.tolist() for batch in exact_batches(widths, groups, max_batch_tokens=8)]
-    [[1], [0], [2, 3], [4]]
-    """
-    order = np.lexsort((groups, -widths))
-    is_other = (np.diff(widths[order]) != 0) | (np.diff(groups[order]) != 0)
-    for own in np.split(order, np.flatnonzero(is_other) + 1):
-        n_rows = max(max_batch_tokens // max(int(widths[own[0]]), 1), 1)
-        yield from np.array_split(own, -(-len(own) // n_rows))
-
-
-def token_budget_batches(
-    lengths: Sequence[int] | NDArray[np.int64], *, max_batch_tokens: int
-) -> Iterator[NDArray[np.int64]]:
-    """Group row indices so that rows x longest row stays within the budget.
-
-    Longest first, so the largest allocation is the first one and a too-small device fails in
-    seconds, not hours. Ties keep input order: the same lengths give the same batches. A batch that
-    has 2,048 tokens ends before a row of less than 90 % of its longest.
-
-    Parameters
-    ----------
-    lengths : sequence of int
-        Tokens of each row, special tokens included.
-    max_batch_tokens : int
-        Tokens of a batch after padding; inclusive.
-
-    Yields
-    ------
-    int ndarray of shape (n_rows,)
-        Indices into ``lengths``; each index exactly once over all batches.
-
-    Raises
-    ------
-    ValueError
-        If one row alone exceeds the budget.
-
-    Examples
-    --------
-    >>> [batch.tolist() for batch in token_budget_batches([3, 9, 4, 2], max_batch_tokens=12)]
-    [[1], [2, 0, 3]]
-    >>> lengths = [20] * 110 + [10] * 90
-    >>> [len(batch) for batch in token_budget_batches(lengths, max_batch_tokens=4096)]
-    [110, 90]
-    >>> list(token_budget_batches([13], max_batch_tokens=12))
-    Traceback (most recent call last):
-    ...
-    ValueError: row 0 has 13 tokens, max_batch_tokens is 12
-    """
-    order = np.argsort(-np.asarray(lengths, dtype=np.int64), kind="stable")
-    shortness = -np.asarray(lengths, dtype=np.int64)[order]
-    start = 0
-    while start < len(order):
-        longest = max(-int(shortness[start]), 1)
-        if longest > max_batch_tokens:
-            raise ValueError(
-                f"row {order[start]} has {longest} tokens, max_batch_tokens is {max_batch_tokens}"
-            )
-        n_enough = -(-_FULL_ENOUGH_TOKENS // longest)
-        first_short = int(np.searchsorted(shortness, -_SHORTEST_SHARE * longest, side="right"))
-        stop = min(start + max_batch_tokens // longest, max(start + n_enough, first_short))
-        yield order[start:stop]
-        start = stop

@@ -10,8 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from qaeval_core.families.model_family import TokenBudget
-from qaeval_core.models.session import token_budget_batches
+from qaeval_core.models.batches import TokenBudget, token_budget_batches
 
 _SCRIPT = """
 import json, resource, sys
