@@ -20,7 +20,7 @@ from qaeval_core.families.contract import Prepared, statistics_table
 from qaeval_core.families.model_family import FamilyRunner, ModelFamilyPlan
 from qaeval_core.metrics.qrelscore import part_scores
 from qaeval_core.metrics.targets import Targets
-from qaeval_core.models.session import Device
+from qaeval_core.models.engine import Device
 from qaeval_core.planning.run_plan import InstancePlan
 from qaeval_core.running.score_rows import ArrowStatistics
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from qaeval_core.configure import RunConfig, load_config
 from qaeval_core.families.model_family import ModelFamilyPlan
 from qaeval_core.models.artifact import artifact_root, ensure_artifact
-from qaeval_core.models.session import Device
+from qaeval_core.models.engine import Device
 from qaeval_core.planning.compile import compile_run
 from qaeval_core.planning.run_plan import InstancePlan
 

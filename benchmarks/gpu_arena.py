@@ -15,7 +15,8 @@ import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
-from qaeval_core.models.session import Device, load_onnxruntime
+from qaeval_core.models.engine import Device
+from qaeval_core.models.onnx_runtime import load_onnxruntime
 
 _NOTES, _WARNINGS = 1, 2  # ONNX Runtime's levels; the second is its default.
 _NOTE = "[I:onnxruntime:"

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
-from qaeval_core.models.session import load_onnxruntime
+from qaeval_core.models.onnx_runtime import load_onnxruntime
 
 _GEMM_SIZE = 8192
 _N_GEMMS = 20

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.gpu_models import FAMILIES
-from qaeval_core.models.session import Device
+from qaeval_core.models.engine import Device
 
 NO_TIME = "no time is left for it"
 

@@ -15,8 +15,8 @@ from benchmarks.data import Rows
 from qaeval_core.configure import load_config
 from qaeval_core.families.model_family import ModelFamilyPlan
 from qaeval_core.models.artifact import build_lock, default_root, ensure_artifact
+from qaeval_core.models.engine import Device
 from qaeval_core.models.record import ArtifactRequest
-from qaeval_core.models.session import Device
 from qaeval_core.planning.compile import compile_run
 
 _COLUMNS = {name: name for name in ("question", "candidate", "context", "references", "answer")}

@@ -19,7 +19,7 @@ from benchmarks.data import Rows
 from benchmarks.peers import GrgPeer, LrmPeer, load_quietly
 from qaeval_core.families.model_family import ModelFamilyPlan
 from qaeval_core.models.batches import token_budget_batches
-from qaeval_core.models.session import Device
+from qaeval_core.models.engine import Device
 
 _N_ROWS = 2000
 _N_LOOP_ROWS = 40

@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 
 from qaeval_core.families.grg import GrgUnits
 from qaeval_core.families.model_units import Units
+from qaeval_core.models.engine import Device
 from qaeval_core.models.record import ArtifactRecord
-from qaeval_core.models.session import Device
 
 PACKAGES = ("onnxruntime", "onnxruntime-gpu", "torch", "transformers", "numpy", "ray")
 # Rows x inner x columns: the feed-forward of a base encoder, and of the 135M causal LM.

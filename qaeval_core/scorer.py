@@ -30,7 +30,7 @@ from qaeval_core.metrics.base import AnyMetric, Metric
 from qaeval_core.metrics.catalog import METRICS, metric_name
 from qaeval_core.metrics.function import FunctionMetric
 from qaeval_core.models.artifact import artifact_root, ensure_artifact
-from qaeval_core.models.session import Device
+from qaeval_core.models.engine import Device
 from qaeval_core.planning.columns import check_type, field_of, optional_columns, role_column
 from qaeval_core.planning.compile import (
     compile_run,

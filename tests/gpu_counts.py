@@ -19,7 +19,7 @@ import numpy as np
 import onnxruntime as ort
 
 from qaeval_core.models.artifact import Artifact, load_artifact
-from qaeval_core.models.session import _providers, _session_options
+from qaeval_core.models.onnx_runtime import _providers, _session_options
 
 N_ROWS, N_TOKENS = 4, 64
 _STATS = [

@@ -26,8 +26,9 @@ import onnx
 from benchmarks.gpu_exports import artifact_in
 from benchmarks.peers import load_quietly
 from qaeval_core.models.artifact import Artifact
+from qaeval_core.models.engine import Device
 from qaeval_core.models.record import ArtifactRecord, ArtifactRequest
-from qaeval_core.models.session import Device, Session
+from qaeval_core.models.session import Session
 from qaeval_export.eager import eager_values
 from qaeval_export.graph_files import save_graph
 from qaeval_export.graphs import EXPORTS

@@ -9,10 +9,10 @@ import sys
 import warnings
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, NoReturn, get_args
 
 from qaeval_core.errors import ArtifactHashError, ArtifactMissingError, ConfigError, QAEvalError
-from qaeval_core.models.record import GRAPHS, ArtifactRequest
+from qaeval_core.models.record import GRAPHS, ArtifactRequest, Precision
 from qaeval_core.terminal import say_error, show
 
 if TYPE_CHECKING:
@@ -163,8 +163,8 @@ def make_parser() -> argparse.ArgumentParser:
     group.add_argument(
         "--precision",
         default="fp32",
-        choices=["fp32", "fp16"],
-        help="Precision of the graph. Default: fp32.",
+        choices=get_args(Precision),
+        help="Precision of the graph; bf16 needs a CPU with amx_bf16. Default: fp32.",
     )
     group.add_argument(
         "--onnx-file",
@@ -192,7 +192,7 @@ def make_parser() -> argparse.ArgumentParser:
     group.add_argument(
         "--allow-lossy",
         action="store_true",
-        help="Keep an fp16 graph even if it differs too much from torch.",
+        help="Keep a graph in fp16 or bf16 even if it differs too much from fp32.",
     )
     group.add_argument(
         "--max-memory-gb",

@@ -43,13 +43,13 @@ def difference_by_batch_mates(run: RunBatch, rows: Sequence[ParityRow]) -> float
         *(list(_batches(rows, order, large)) for order in (forward, forward, forward[::-1])),
         list(_batches(rows, forward, small)),
     ]
-    return max(_apart(alone, _values(run, batches, rows)) for batches in arrangements)
+    return max(apart(alone, _values(run, batches, rows)) for batches in arrangements)
 
 
 def difference_of_two_runs(run: RunBatch, rows: Sequence[ParityRow]) -> float:
     """Return the largest difference of one value between two runs of each row alone."""
     alone = [[i] for i in range(len(rows))]
-    return _apart(_values(run, alone, rows), _values(run, alone, rows))
+    return apart(_values(run, alone, rows), _values(run, alone, rows))
 
 
 def _batches(
@@ -77,6 +77,7 @@ def _values(
     return [np.asarray(found[i], dtype=np.float64) for i in range(len(rows))]
 
 
-def _apart(left: Sequence[Values], right: Sequence[Values]) -> float:
-    apart = [float(np.abs(a - b).max(initial=0.0)) for a, b in zip(left, right, strict=True)]
-    return max((one if np.isfinite(one) else np.inf for one in apart), default=0.0)
+def apart(left: Sequence[Values], right: Sequence[Values]) -> float:
+    """Return the largest difference of one value; infinite where one is not finite."""
+    found = [float(np.abs(a - b).max(initial=0.0)) for a, b in zip(left, right, strict=True)]
+    return max((one if np.isfinite(one) else np.inf for one in found), default=0.0)

@@ -11,7 +11,7 @@ import os
 import re
 import shutil
 from collections.abc import Callable, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Literal
@@ -29,6 +29,7 @@ from qaeval_core.models.artifact import (
     load_artifact,
     seal_of,
 )
+from qaeval_core.models.open_vino import check_bf16
 from qaeval_core.models.record import (
     FORMAT_VERSION,
     GRAPHS,
@@ -67,7 +68,10 @@ def build_artifact(
     ModelUnavailableError, ArtifactHashError
         If the model's files cannot be had, or differ from their pinned hashes.
     ExportError
-        If the model is not supported, or the fp32 graph differs from torch.
+        If the model is not supported, or the fp32 graph differs from torch; in bf16 also if it
+        differs too much from that in fp32.
+    DeviceError
+        If this CPU does not run graphs in bf16.
     """
     folder = Path(root) / request.folder_name
     with build_lock(folder):
@@ -80,7 +84,10 @@ def build_artifact(
         temporary = folder.parent / f".building-{folder.name}-{os.getpid()}"
         temporary.mkdir(parents=True)
         try:
-            _write(request, temporary, on_source)
+            if request.precision == "bf16":
+                _write_bf16(request, root, temporary, on_source)
+            else:
+                _write(request, temporary, on_source)
             _replace(temporary, folder)
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
@@ -116,6 +123,21 @@ def _write(
         record = _make_record(source=source, request=request, made=made, files=files)
     except ValidationError as error:
         raise ExportError(f"{source.name}: {first_problem(error)} [QA0411]") from None
+    _seal(record, folder)
+
+
+def _write_bf16(
+    request: ArtifactRequest, root: Path, folder: Path, on_source: Callable[[ModelSource], None]
+) -> None:
+    """Write the record of a graph that runs in bfloat16, beside links to its files in fp32."""
+    check_bf16()
+    from qaeval_export.bfloat16 import write_bf16  # It loads what the other ways do without.
+
+    plain = replace(request, precision="fp32", allow_lossy=False)
+    _seal(write_bf16(build_artifact(plain, root, on_source=on_source), request, folder), folder)
+
+
+def _seal(record: ArtifactRecord, folder: Path) -> None:
     content = (json.dumps(record.model_dump(mode="json"), indent=2) + "\n").encode()
     (folder / RECORD).write_bytes(content)
     (folder / SEAL).write_text(seal_of(content), encoding="utf-8")

@@ -85,13 +85,15 @@ TextPairs = Sequence[tuple[str, str]]
 class ParityRow:
     """Token ids of one pair: the candidate's, the context's, and the model's whole row.
 
-    ``second_start`` is the position of the context's first token; 0 in rows of one text.
+    ``second_start`` is the position of the context's first token; 0 in rows of one text. A row is
+    padded to ``width`` at least.
     """
 
     ids: list[int]
     candidate_ids: list[int]
     context_ids: list[int]
     second_start: int = 0
+    width: int = 0
 
 
 RowMaker = Callable[[Tokenizer, ModelFacts, TextPairs], list[ParityRow]]

@@ -16,8 +16,8 @@ from qaeval_core.configure import ModelsSection, RunConfig
 from qaeval_core.families.validate import IntArray, Validated, validate_rows
 from qaeval_core.metrics.base import PassFacts, Read
 from qaeval_core.models.artifact import Artifact
+from qaeval_core.models.engine import Device
 from qaeval_core.models.record import ArtifactRequest
-from qaeval_core.models.session import Device
 from qaeval_core.schema import NOT_SAMPLED, POSITION, QUARANTINE_MESSAGE, QUARANTINE_REASON
 from qaeval_core.signature import Signature
 from qaeval_core.storage.path import StoragePath

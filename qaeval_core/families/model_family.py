@@ -33,9 +33,11 @@ from qaeval_core.families.validate import IntArray, SharedPairs, share_pairs
 from qaeval_core.metrics.base import PassFacts, Read
 from qaeval_core.models.artifact import Artifact
 from qaeval_core.models.batches import TokenBudget, exact_batches, token_budget_batches
+from qaeval_core.models.engine import Device
 from qaeval_core.models.gpu import gpu_facts
+from qaeval_core.models.open_vino import check_bf16, openvino_version
 from qaeval_core.models.record import GRAPHS, ArtifactRecord, ArtifactRequest
-from qaeval_core.models.session import Device, Session
+from qaeval_core.models.session import Session
 from qaeval_core.signature import Signature
 from qaeval_core.store.pass_stats import PassStats
 from qaeval_core.text.encode import TextEncoder
@@ -194,6 +196,8 @@ class ModelFamily(Family):
         precision = settings.precision
         if precision == "auto":
             precision = "fp16" if device == "cuda" else "fp32"
+        if precision == "bf16":
+            self._check_bf16(device)
         return ArtifactRequest(
             graph=self.graph,
             model=read.model,
@@ -203,6 +207,15 @@ class ModelFamily(Family):
             onnx_file=settings.onnx_file or "",
             one_row_batches=settings.one_row_batches and GRAPHS[self.graph].takes_onnx,
         )
+
+    def _check_bf16(self, device: str) -> None:
+        if device != "cpu":
+            raise ConfigError(
+                f"models.{self.model_role}.precision=bf16 is for CPUs, and models run on a GPU "
+                "here. Leave it out, or set cluster.device=cpu [QA0420]"
+            )
+        if self.runs_model:
+            check_bf16()
 
     def _plan(
         self,
@@ -215,7 +228,9 @@ class ModelFamily(Family):
     ) -> ModelFamilyPlan:
         columns = context.columns_of(self.roles)
         shown = {**pass_settings(artifact, options), "columns": columns}
-        if context.config.models.exact_batches and self.runs_model:
+        # In bf16 all batches are.
+        is_bf16 = artifact.record.precision == "bf16"
+        if context.config.models.exact_batches and self.runs_model and not is_bf16:
             shown["exact_batches"] = True
         if counted is not None:
             shown["corpus"] = context.corpus
@@ -255,6 +270,7 @@ def pass_settings(artifact: Artifact, options: Mapping[str, object]) -> dict[str
         "model": record.model.name,
         "precision": record.precision,
         "lossy": record.lossy,
+        **({"engine": f"openvino-{openvino_version()}"} if record.precision == "bf16" else {}),
         **({} if record.source == "torch" else {"source": "onnx", "parity": _compared(record)}),
         **({} if record.source == "torch" else {"batch_mates": record.batch_mates}),
         # Signatures of the first version do not name it.
@@ -264,7 +280,9 @@ def pass_settings(artifact: Artifact, options: Mapping[str, object]) -> dict[str
 
 def _compared(record: ArtifactRecord) -> str:
     """Return what a graph that was taken as it is was compared with."""
-    return "none" if record.parity is None else "torch"
+    if record.parity is None:
+        return "none"
+    return "fp32" if record.precision == "bf16" else "torch"
 
 
 def is_model(plan: FamilyPlan) -> TypeGuard[ModelFamilyPlan]:
@@ -344,7 +362,8 @@ class FamilyRunner(Runner):
         self.plan: ModelFamilyPlan = plan
         self._is_new_device = device == "cuda" and plan.family.runs_model
         self._checks_device = checks_device
-        self._is_exact = is_exact
+        # A product in bf16 is blocked by its shape, and its roundings show.
+        self._is_exact = is_exact or plan.artifact.record.precision == "bf16"
         self._session = (
             Session(plan.artifact, device=device, n_threads=n_threads, max_batch_s=max_batch_s)
             if plan.family.runs_model
@@ -376,12 +395,12 @@ class FamilyRunner(Runner):
             self._look_at_device(units, stats)
         started = time.perf_counter()
         n_total = max(int(units.lengths.sum()), 1)
+        if self._is_exact:
+            units.pad_exactly(self.plan.max_unit_tokens)
         batches: Iterable[IntArray]
         if on_unit is not None or self.plan.artifact.record.one_row_batches:
             batches = np.arange(len(units.lengths))[:, np.newaxis]
         else:
-            if self._is_exact:
-                units.pad_exactly(self.plan.max_unit_tokens)
             batches = self._batches(units)
         for batch in batches:
             n_tokens, n_padded = self._run_batch(units, batch, stats, on_unit)
@@ -454,7 +473,8 @@ class FamilyRunner(Runner):
         self._budget.hold()
         units.take(rows, output)
         if on_unit is not None:
-            on_unit(UnitRun(inputs, output))
+            n_own = len(output) * len(batch) // len(rows)  # Less what stood there a second time.
+            on_unit(UnitRun(units.make_inputs(batch), output[:n_own]))
         stats.n_batches += 1
         stats.n_tokens += n_tokens
         stats.n_padded_tokens += padded

@@ -12,7 +12,7 @@ import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -108,7 +108,7 @@ MAX_ANSWER_TOKENS = 30
 N_ANSWER_SPANS = 5
 NO_SPAN = -1e4
 
-Precision = Literal["fp32", "fp16"]
+Precision = Literal["fp32", "fp16", "bf16"]
 
 # Below it a difference is one of roundings.
 _LEAST_DIFFERENCE = 1e-5
@@ -128,12 +128,12 @@ class ArtifactRequest:
         A key of ``GRAPHS``.
     model : str
         The model as the user wrote it.
-    precision : {"fp32", "fp16"}
-        What is wanted. fp16 falls back to fp32 where its parity gate fails.
+    precision : {"fp32", "fp16", "bf16"}
+        What is wanted. fp16 falls back to fp32 where its parity gate fails; bf16 never does.
     options : mapping of str to str, default {}
         Options of the graph; missing ones take their default.
     allow_lossy : bool, default False
-        Keep an fp16 graph even if its parity gate fails.
+        Keep a graph in fp16 or bf16 even if its parity gate fails.
     onnx_file : str, default ""
         File of the model that is taken as it is, such as ``onnx/model.onnx``; "" takes one only
         where the model has no safetensors.
@@ -168,8 +168,10 @@ class ArtifactRequest:
         if self.graph not in GRAPHS:
             known = ", ".join(GRAPHS)
             raise ConfigError(f"graph {self.graph!r} is unknown; graphs: {known} [QA0417]")
-        if self.precision not in ("fp32", "fp16"):
-            raise ConfigError(f"precision {self.precision!r} is unknown; fp32 or fp16 [QA0417]")
+        if self.precision not in (precisions := get_args(Precision)):
+            raise ConfigError(
+                f"precision {self.precision!r} is unknown; one of {', '.join(precisions)} [QA0417]"
+            )
         if self.onnx_file and not GRAPHS[self.graph].takes_onnx:
             known = ", ".join(name for name, facts in GRAPHS.items() if facts.takes_onnx)
             raise ConfigError(
@@ -188,7 +190,7 @@ class ArtifactRequest:
         """The artifact's folder under a root; different for different requests."""
         is_default = self.options == _with_defaults(self.graph, {})
         values = [] if is_default else list(self.options.values())
-        lossy = "-lossy" if self.allow_lossy and self.precision == "fp16" else ""
+        lossy = "-lossy" if self.allow_lossy and self.precision != "fp32" else ""
         graph = "_".join([self.graph, *values])
         file = f"-{re.sub(r'[^A-Za-z0-9]+', '_', self.onnx_file)}" if self.onnx_file else ""
         alone = "-alone" if self.one_row_batches else ""

@@ -1,40 +1,22 @@
 """Session: run an artifact's graph on one device.
 
-An artifact and arrays in, arrays out. This is the seam between scoring and the inference engine:
-ONNX Runtime stands behind it, another engine may stand beside it.
+An artifact and arrays in, arrays out. This is the seam between scoring and what runs graphs: ONNX
+Runtime, and OpenVINO for those in bfloat16.
 """
 
 from __future__ import annotations
 
 import os
-import threading
-import time
-from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Any, Literal
+from collections.abc import Mapping
 
 import numpy as np
 from numpy.typing import NDArray
 
-from qaeval_core.distribution import requirement
 from qaeval_core.errors import DeviceError, DeviceMemoryError, ModelError
 from qaeval_core.models.artifact import Artifact
-
-Device = Literal["cpu", "cuda"]
-
-# The first release whose CPU kernels read the lengths of rows: 1.24 takes the same graphs, attends
-# to padding, and says nothing. CUDA's kernels went on changing (ONNX Runtime's pull requests 27542
-# and 28849, issue 28904): there no release before this one was looked at.
-MIN_ONNXRUNTIME: Mapping[Device, tuple[int, int]] = {"cpu": (1, 25), "cuda": (1, 31)}
-
-# What ONNX Runtime says when an allocation fails: its arena, the C++ runtime, CUDA.
-_MEMORY_SIGNS = (
-    "failed to allocate memory",
-    "is smaller than requested bytes",  # its arena at a limit of its own
-    "bad_alloc",
-    "out of memory",
-    "allocation failed",
-)
+from qaeval_core.models.engine import Device, Engine
+from qaeval_core.models.onnx_runtime import OnnxRuntime
+from qaeval_core.models.open_vino import OpenVino
 
 # A device computes; this process's threads hand it work and do the few sums of shapes.
 _THREADS_BESIDE_A_GPU = 2
@@ -58,7 +40,8 @@ class Session:
     Raises
     ------
     DeviceError
-        If ``cuda`` is asked for and ONNX Runtime would run elsewhere: it falls back in silence.
+        If the engine is not installed or too old, or would run elsewhere or in another precision
+        than asked: engines fall back in silence.
     ModelError
         If the graph cannot be loaded, or has other inputs and outputs than its record.
     """
@@ -77,15 +60,11 @@ class Session:
         if device == "cuda":
             self.n_threads = min(self.n_threads, _THREADS_BESIDE_A_GPU)
         self.max_batch_s = max_batch_s
-        ort = load_onnxruntime(device)
-        self._make_run_options = ort.RunOptions
-        options = _session_options(ort, device=device, n_threads=self.n_threads)
-        providers = _providers(device)
         try:
-            self._session = ort.InferenceSession(
-                str(artifact.model_path), options, providers=providers
-            )
-        except Exception as error:  # ONNX Runtime's errors have no common base but this one.
+            self._engine = self._load()
+        except DeviceError:
+            raise
+        except Exception as error:  # Errors of engines have no common base but this one.
             raise ModelError(
                 f"{artifact.model_path} cannot be loaded: {_first(error)} [QA0414]"
             ) from None
@@ -96,15 +75,15 @@ class Session:
             for place, axis in enumerate(tensor.shape)
             if isinstance(axis, str)
         }
-        self._limit = _BatchLimit(max_batch_s) if max_batch_s is not None else None
         self._check_graph()
-        used = self._session.get_providers()[0]
-        if device == "cuda" and used != "CUDAExecutionProvider":
-            raise DeviceError(
-                f"CUDA was asked for, but ONNX Runtime would run {artifact.folder.name} on {used}: "
-                f"install {requirement('gpu')} (never beside onnxruntime) and check the driver, or "
-                "set cluster.device=cpu [QA0412]"
-            )
+
+    def _load(self) -> Engine:
+        path, max_batch_s = self.artifact.model_path, self.max_batch_s
+        if self.artifact.record.precision == "bf16":
+            return OpenVino(path, n_threads=self.n_threads, max_batch_s=max_batch_s)
+        return OnnxRuntime(
+            path, device=self.device, n_threads=self.n_threads, max_batch_s=max_batch_s
+        )
 
     def run(self, inputs: Mapping[str, NDArray[np.int64]]) -> NDArray[np.float32]:
         """Run one batch and return the graph's only output.
@@ -118,40 +97,32 @@ class Session:
             ended after ``max_batch_s``.
         """
         self._check_ids(inputs)
-        options = self._make_run_options()
         try:
-            with self._stopped_in_time(options):
-                (output,) = self._session.run(None, dict(inputs), options)
+            output = self._engine.run(inputs)
         except MemoryError as error:
             raise DeviceMemoryError(f"{error or 'out of memory'} [QA0413]") from None
-        except Exception as error:  # ONNX Runtime has no exception type for lack of memory.
-            if _is_lack_of_memory(error):
-                raise DeviceMemoryError(f"{error} [QA0413]") from None
-            if options.terminate:
-                raise ModelError(
-                    f"{self.artifact.model_path} did not finish a batch of {_shapes(inputs)} "
-                    f"within {self.max_batch_s:g} s; raise models.<role>.max_batch_s if it may "
-                    "take longer [QA0414]"
-                ) from None
+        except TimeoutError:
+            raise ModelError(
+                f"{self.artifact.model_path} did not finish a batch of {_shapes(inputs)} "
+                f"within {self.max_batch_s:g} s; raise models.<role>.max_batch_s if it may "
+                "take longer [QA0414]"
+            ) from None
+        except Exception as error:  # Errors of engines have no common base but this one.
             raise ModelError(
                 f"{self.artifact.model_path} failed on a batch of {_shapes(inputs)}: "
                 f"{_first(error)} [QA0414]"
             ) from None
-        self._check_output(np.asarray(output), inputs)
-        return np.asarray(output)
-
-    def _stopped_in_time(self, options: Any) -> AbstractContextManager[None]:
-        return nullcontext() if self._limit is None else self._limit.over(options)
+        self._check_output(output, inputs)
+        return output
 
     def _check_graph(self) -> None:
         """Raise ModelError unless the graph reads and returns what the record says."""
         record = self.artifact.record
-        for told, found in (
-            (record.inputs, self._session.get_inputs()),
-            (record.outputs, self._session.get_outputs()),
+        for told, has in (
+            (record.inputs, self._engine.inputs),
+            (record.outputs, self._engine.outputs),
         ):
             said = [(tensor.name, len(tensor.shape)) for tensor in told]
-            has = [(tensor.name, len(tensor.shape)) for tensor in found]
             if said != has:
                 raise ModelError(
                     f"{self.artifact.model_path} has {has} (names, axes), and its record has "
@@ -192,82 +163,13 @@ class Session:
             )
 
 
-def _session_options(ort: Any, *, device: Device, n_threads: int) -> Any:
-    """Return how ONNX Runtime runs a graph here."""
-    options = ort.SessionOptions()
-    # ONNX Runtime ignores OMP_NUM_THREADS; without this every actor takes every core.
-    options.intra_op_num_threads = n_threads
-    options.inter_op_num_threads = 1
-    # The arena keeps what the largest batch needed; with batches this small that is little
-    # (peak 415 MB against 409 MB for MiniLM) and saves 8 % of the time in page faults.
-    options.enable_cpu_mem_arena = True
-    # Patterns of allocation are kept for each shape, and shapes hardly come again.
-    options.enable_mem_pattern = False
-    # By default all layers run before what branches off them, and each layer's scores wait for it.
-    options.execution_order = ort.ExecutionOrder.PRIORITY_BASED
-    if device == "cuda":
-        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-    options.log_severity_level = 3
-    return options
-
-
 def _shapes(inputs: Mapping[str, NDArray[np.int64]]) -> str:
     return ", ".join(f"{name} {array.shape}" for name, array in inputs.items())
 
 
 def _first(error: Exception) -> str:
-    """Return the first line of what ONNX Runtime says."""
+    """Return the first line of what an engine says."""
     return next(iter(str(error).splitlines()), type(error).__name__)[:300]
-
-
-def _is_lack_of_memory(error: Exception) -> bool:
-    message = str(error).lower()
-    return any(sign in message for sign in _MEMORY_SIGNS)
-
-
-def _providers(device: Device) -> list[Any]:
-    if device == "cpu":
-        return ["CPUExecutionProvider"]
-    ort = load_onnxruntime()
-    if "CUDAExecutionProvider" not in ort.get_available_providers():
-        raise DeviceError(
-            "CUDA was asked for, but this onnxruntime has no CUDA provider: pip uninstall "
-            f"onnxruntime && pip install {requirement('gpu')}, or set cluster.device=cpu [QA0412]"
-        )
-    ort.preload_dlls()
-    # TF32 keeps 10 bits of mantissa: an fp32 score would no longer be independent of its batch.
-    cuda = ("CUDAExecutionProvider", {"use_tf32": "0", "arena_extend_strategy": "kSameAsRequested"})
-    return [cuda, "CPUExecutionProvider"]
-
-
-def load_onnxruntime(device: Device = "cpu") -> Any:
-    """Return the engine's module; lexical metrics need none, so none is loaded for them.
-
-    Raises
-    ------
-    DeviceError
-        If it is not installed, or too old for a device.
-    """
-    try:
-        import onnxruntime
-    except ImportError:
-        raise DeviceError(
-            f"this metric runs a model: pip install {requirement('models')}, or "
-            f"{requirement('gpu')} on a GPU [QA0412]"
-        ) from None
-    if os.environ.get("ORT_DISABLE_TELEMETRY") == "1":
-        # Where a program has loaded the engine before this library, the variable came too late.
-        onnxruntime.disable_telemetry_events()
-    found = tuple(int(part) for part in onnxruntime.__version__.split(".")[:2])
-    if found < MIN_ONNXRUNTIME[device]:
-        needed = ".".join(map(str, MIN_ONNXRUNTIME[device]))
-        why = "attends to padding in these graphs"
-        if found >= MIN_ONNXRUNTIME["cpu"]:
-            why = "was never tried with these graphs on a GPU"
-        raise DeviceError(
-            f"onnxruntime {onnxruntime.__version__} {why}; install {needed} or newer [QA0412]"
-        )
-    return onnxruntime
 
 
 def available_cpus() -> int:
@@ -275,47 +177,3 @@ def available_cpus() -> int:
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
-
-
-class _BatchLimit:
-    """Stops a run of ONNX Runtime before its next operator, if it takes longer.
-
-    One thread looks, when the oldest run would have to end: a timer for each batch starts a thread
-    for each, and the batch waits for it to be there.
-    """
-
-    def __init__(self, seconds: float) -> None:
-        self._seconds = seconds
-        self._lock = threading.Lock()
-        self._running: list[tuple[float, Any]] = []
-        self._is_watched = False
-
-    @contextmanager
-    def over(self, options: Any) -> Iterator[None]:
-        """Limit what runs inside."""
-        run = (time.monotonic() + self._seconds, options)
-        with self._lock:
-            self._running.append(run)
-            is_watched, self._is_watched = self._is_watched, True
-        if not is_watched:
-            threading.Thread(target=self._watch, name="batch-limit", daemon=True).start()
-        try:
-            yield
-        finally:
-            with self._lock:
-                self._running.remove(run)
-
-    def _watch(self) -> None:
-        """Look until nothing runs; what begins meanwhile ends after the next look."""
-        wait = self._seconds
-        while True:
-            time.sleep(wait)
-            with self._lock:
-                now = time.monotonic()
-                for until, options in self._running:
-                    options.terminate = options.terminate or until <= now
-                if not self._running:
-                    self._is_watched = False
-                    return
-                ends = (until for until, _ in self._running if until > now)
-                wait = min(ends, default=now + self._seconds) - now

@@ -13,7 +13,7 @@ from qaeval_core.configure import RunConfig, make_config
 from qaeval_core.errors import ConfigError
 from qaeval_core.metrics.base import Settings
 from qaeval_core.metrics.catalog import METRICS, metric_of
-from qaeval_core.models.session import Device
+from qaeval_core.models.engine import Device
 from qaeval_core.planning.columns import present_roles, resolve_columns
 from qaeval_core.planning.job import FoundFiles
 from qaeval_core.planning.packages import missing_packages

@@ -16,8 +16,8 @@ from qaeval_core.configure import RunConfig
 from qaeval_core.errors import ConfigError, InputError
 from qaeval_core.families.contract import FamilyPlan
 from qaeval_core.models.artifact import Artifact, artifact_root, ensure_artifact
+from qaeval_core.models.engine import Device
 from qaeval_core.models.record import ArtifactRecord, ArtifactRequest
-from qaeval_core.models.session import Device
 from qaeval_core.planning.columns import (
     check_carried,
     check_copied,

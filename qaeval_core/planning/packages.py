@@ -22,8 +22,8 @@ from qaeval_core.metrics.catalog import metric_of
 from qaeval_core.metrics.chat import chat_settings
 from qaeval_core.models.artifact import artifact_root, find_artifact
 from qaeval_core.models.embedded import EMBEDDED
+from qaeval_core.models.engine import Device
 from qaeval_core.models.record import GRAPHS, ArtifactRequest
-from qaeval_core.models.session import Device
 from qaeval_core.storage.files import expanded
 from qaeval_core.storage.open_uri import BUCKET_SCHEMES
 from qaeval_core.text.wordnet import REQUIREMENT as WORDNET

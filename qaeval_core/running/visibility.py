@@ -17,6 +17,7 @@ from functools import partial
 
 from pyarrow import fs
 
+from qaeval_core.models.open_vino import missing_for_bf16, openvino_version
 from qaeval_core.planning.filesystems import open_filesystem, store_of
 from qaeval_core.planning.job import Job
 from qaeval_core.planning.listing import one_a_folder
@@ -53,6 +54,8 @@ class Sight:
         How long a store that does not answer is tried by who looks before any work.
     versions : mapping of package to version, optional
         Of the driver's qaeval and plugins: numbers of others are not to stand beside its own.
+    openvino : str, default ""
+        The driver's version of OpenVINO, of a run that computes in bfloat16.
     """
 
     mark: Mark
@@ -61,6 +64,7 @@ class Sight:
     inputs: tuple[str, ...] = ()
     retry_s: float = 0.0
     versions: Mapping[str, str] = field(default_factory=dict)
+    openvino: str = ""
 
     def problem(self, outages: Outages | None = None) -> str | None:
         """Return what cannot be seen from this process, or None.
@@ -91,6 +95,9 @@ class Sight:
         differing = other_versions(self.versions)
         if differing:
             return f"the driver's {differing}"
+        lacking = missing_for_bf16(self.openvino) if self.openvino else ""
+        if lacking:
+            return lacking
         looks = [(folder, partial(self._folder_problem, folder)) for folder in self.folders]
         looks += [(path, partial(_given_problem, path)) for path in self.given]
         for name, look in looks:
@@ -180,6 +187,7 @@ def marked(job: Job, outages: Outages) -> Iterator[tuple[Job, Sight]]:
         tuple(one_a_folder([file.uri for file in job.files])),
         job.config.scoring.retry_storage_s,
         versions(),
+        openvino_version() if _computes_in_bf16(job) else "",
     )
     try:
         store = Store(out, mark=mark, outages=outages, sample=job.sample, guard=job.store.guard)
@@ -200,6 +208,11 @@ def _journal_folders(job: Job) -> list[StoragePath]:
     return sorted(
         {plan.journal_folder for plan in job.run.families if plan.journal_folder}, key=str
     )
+
+
+def _computes_in_bf16(job: Job) -> bool:
+    artifacts = (artifact for plan in job.run.families for artifact in plan.artifacts)
+    return any(artifact.record.precision == "bf16" for artifact in artifacts)
 
 
 def _given_files(job: Job) -> Iterator[str]:

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from qaeval_core.configure import RunConfig, make_config
 from qaeval_core.errors import ConfigError, InputError
-from qaeval_core.models.session import Device
+from qaeval_core.models.engine import Device
 from qaeval_core.planning.inputs import InputFile
 from qaeval_core.planning.predictions import find_predicted
 from qaeval_core.planning.text_files.copies import copies_of

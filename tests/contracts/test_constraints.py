@@ -12,7 +12,8 @@ from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 from helpers import REPOSITORY
-from qaeval_core.models.session import MIN_ONNXRUNTIME, Device
+from qaeval_core.models.engine import Device
+from qaeval_core.models.onnx_runtime import MIN_ONNXRUNTIME
 
 _ENGINES: dict[Device, str] = {"cpu": "onnxruntime", "cuda": "onnxruntime-gpu"}
 # The Requires-Dist of the wheel onnxruntime_gpu 1.31.1 (PyPI), and what those wheels require:

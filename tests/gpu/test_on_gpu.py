@@ -36,7 +36,7 @@ from gpu_numbers import (
 )
 from helpers import REPOSITORY, assert_same_scores, read_scores, short_sample, write_parquet
 from qaeval_core.families.model_family import FamilyRunner, ModelFamilyPlan
-from qaeval_core.models import session as engine
+from qaeval_core.models import onnx_runtime as engine
 from qaeval_core.models.artifact import default_root, ensure_artifact
 from qaeval_core.models.session import Session
 

@@ -65,7 +65,7 @@ def alone() -> tuple[str, ...]:
 @pytest.mark.parametrize(
     "statement",
     [
-        "from qaeval_core.models.session import load_onnxruntime; load_onnxruntime()",
+        "from qaeval_core.models.onnx_runtime import load_onnxruntime; load_onnxruntime()",
         "import qaeval_export.graphs.base",
         "import qaeval_export.precision",
         "import qaeval.cli; import onnxruntime",

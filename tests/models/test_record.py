@@ -9,13 +9,15 @@ import pytest
 
 from qaeval_core.errors import DeviceError
 from qaeval_core.models.artifact import Artifact
+from qaeval_core.models.engine import Device
+from qaeval_core.models.onnx_runtime import load_onnxruntime
 from qaeval_core.models.record import (
     GRAPHS,
     ArtifactRecord,
     ArtifactRequest,
     export_command,
 )
-from qaeval_core.models.session import Device, Session, load_onnxruntime
+from qaeval_core.models.session import Session
 
 _WEIGHTED = {"matching": "weighted"}
 _AVERAGE = {"matching": "weighted", "aggregate": "average"}

@@ -12,9 +12,10 @@ import onnxruntime as ort
 import pytest
 
 from qaeval_core.errors import DeviceError
-from qaeval_core.models import session as engine
+from qaeval_core.models import onnx_runtime as engine
 from qaeval_core.models.artifact import load_artifact
-from qaeval_core.models.session import Device, Session
+from qaeval_core.models.engine import Device
+from qaeval_core.models.session import Session
 from tiny_artifacts import make_artifact
 
 _SPINNING = "session.intra_op.allow_spinning"

@@ -10,8 +10,8 @@ from helpers import short_sample, write_parquet
 from pins.pinned_configs import fake_artifact
 from qaeval_core.configure import load_config
 from qaeval_core.models.artifact import Artifact
+from qaeval_core.models.engine import Device
 from qaeval_core.models.record import ArtifactRequest, ParityAttempt, ParityRecord
-from qaeval_core.models.session import Device
 from qaeval_core.planning.job import make_job, read_inputs
 
 _FAILED = ParityAttempt(

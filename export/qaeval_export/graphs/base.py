@@ -12,10 +12,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
-import onnxruntime as ort
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
@@ -30,6 +29,13 @@ _N_BATCH = 8
 Axes = tuple[str | int, ...]
 GraphRows = Sequence[ParityRow]
 Output = NDArray[np.float64]
+
+
+class RunsGraph(Protocol):
+    """A session of ONNX Runtime, or what is called as one."""
+
+    def run(self, names: None, feed: Any, /) -> Any:
+        """Return the outputs for a batch."""
 
 
 class Input(NamedTuple):
@@ -74,14 +80,14 @@ class GraphExport:
     tolerance: Mapping[str, float]
     oracle: Oracle | None = None
 
-    def run(self, session: ort.InferenceSession, rows: GraphRows) -> list[Values]:
+    def run(self, session: RunsGraph, rows: GraphRows) -> list[Values]:
         """Run the graph on padded batches and return each row's values."""
         found: list[Values] = []
         for start in range(0, len(rows), _N_BATCH):
             found += self.run_batch(session, rows[start : start + _N_BATCH])
         return found
 
-    def run_batch(self, session: ort.InferenceSession, rows: GraphRows) -> list[Values]:
+    def run_batch(self, session: RunsGraph, rows: GraphRows) -> list[Values]:
         """Run the graph on one padded batch and return each row's values."""
         feed = {name: of_rows(rows) for name, (_, _, of_rows) in self.inputs.items()}
         (output,) = session.run(None, feed)
@@ -90,8 +96,13 @@ class GraphExport:
 
 def padded_ids(rows: GraphRows) -> NDArray[np.int64]:
     """Return the rows' token ids, right-padded with their last one; shape (n_rows, n_tokens)."""
-    n_longest = max(len(row.ids) for row in rows)
-    return np.asarray([row.ids + row.ids[-1:] * (n_longest - len(row.ids)) for row in rows])
+    width = padded_width(rows)
+    return np.asarray([row.ids + row.ids[-1:] * (width - len(row.ids)) for row in rows])
+
+
+def padded_width(rows: GraphRows) -> int:
+    """Return how many tokens the rows of a batch are padded to."""
+    return max(max(len(row.ids), row.width) for row in rows)
 
 
 def per_row(example: list[int], read: Callable[[ParityRow], int], *, axis: str = "n_rows") -> Input:
@@ -115,8 +126,8 @@ def asked_rows(asked: Callable[[ParityRow], range]) -> Input:
     """Return the input row * n_tokens + position of each row's asked positions."""
 
     def of_rows(rows: GraphRows) -> NDArray[np.int64]:
-        n_tokens = max(len(row.ids) for row in rows)
-        return np.concatenate([np.asarray(asked(row)) + i * n_tokens for i, row in enumerate(rows)])
+        width = padded_width(rows)
+        return np.concatenate([np.asarray(asked(row)) + i * width for i, row in enumerate(rows)])
 
     return Input(torch.arange(30), ("n_asked",), of_rows)
 

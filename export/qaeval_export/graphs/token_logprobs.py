@@ -221,5 +221,5 @@ TOKEN_LOGPROBS = GraphExport(
     values=asked_values(_asked),
     # Measured: fp32 4e-5 nats on values down to -19.4, rounding of 30 layers; deeper models round
     # more. A wrong graph is off by whole nats. fp16: 4e-2 nats at worst, 3e-3 at the median.
-    tolerance={"fp32": 5e-4, "fp16": 1e-1},
+    tolerance={"fp32": 5e-4, "fp16": 1e-1, "bf16": 2e-1},
 )

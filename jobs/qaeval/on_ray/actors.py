@@ -30,7 +30,7 @@ from qaeval_core.errors import (
     RunStoppedError,
 )
 from qaeval_core.families.contract import Engine, FamilyPlan
-from qaeval_core.models.session import Device
+from qaeval_core.models.engine import Device
 from qaeval_core.planning.inputs import FileVersion
 from qaeval_core.planning.read_as import ReadAs
 from qaeval_core.planning.shards import Piece, ReadLimits

@@ -1,0 +1,33 @@
+"""CPU flags: what the processor of this node can do, as its kernel tells."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+# Products of matrices in bfloat16. Without it engines compute them slowly, or in fp32 and say
+# nothing.
+BF16_FLAG = "amx_bf16"
+
+_CPUINFO = Path("/proc/cpuinfo")
+
+
+def cpu_flags() -> frozenset[str]:
+    """Return the flags of this node's CPU; none where its kernel lists none."""
+    if not _CPUINFO.is_file():
+        return frozenset()
+    return flags_in(_CPUINFO.read_text(encoding="utf-8", errors="replace"))
+
+
+def flags_in(cpuinfo: str) -> frozenset[str]:
+    r"""Return the flags of the first CPU that the kernel lists.
+
+    Examples
+    --------
+    >>> sorted(flags_in("processor : 0\nflags : fpu amx_bf16\n\nprocessor : 1\nflags : fpu"))
+    ['amx_bf16', 'fpu']
+    >>> flags_in("processor : 0\n")
+    frozenset()
+    """
+    lines = (line.partition(":") for line in cpuinfo.splitlines())
+    listed = (flags for name, _, flags in lines if name.strip() == "flags")
+    return frozenset(next(listed, "").split())

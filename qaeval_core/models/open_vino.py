@@ -1,0 +1,180 @@
+"""OpenVINO: the engine of graphs in bfloat16, on CPUs that multiply matrices in it.
+
+The graph is the one in fp32: weights and inputs of products are rounded as it is loaded.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Mapping
+from functools import cache
+from importlib import metadata, util
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from qaeval_core.distribution import requirement
+from qaeval_core.errors import DeviceError
+from qaeval_core.models.cpu import BF16_FLAG, cpu_flags
+from qaeval_core.models.engine import Engine, Ports
+
+_TELEMETRY = "openvino_telemetry"
+_PRECISION = "bf16"
+_HINT = "INFERENCE_PRECISION_HINT"
+# What it says when an allocation fails.
+_MEMORY_SIGNS = ("bad_alloc", "could not allocate", "failed to allocate", "out of memory")
+
+
+class OpenVino(Engine):
+    """A graph as OpenVINO has compiled it, in bfloat16.
+
+    Parameters
+    ----------
+    path : Path
+        The graph.
+    n_threads : int
+        Threads of one batch.
+    max_batch_s : float or None
+        Seconds after which a batch is stopped.
+
+    Raises
+    ------
+    DeviceError
+        If OpenVINO is not installed, or this CPU lacks what bfloat16 needs: it would compute in
+        fp32 and say nothing.
+    """
+
+    def __init__(self, path: Path, *, n_threads: int, max_batch_s: float | None) -> None:
+        check_bf16()
+        openvino = load_openvino()
+        options = {
+            _HINT: _PRECISION,
+            "INFERENCE_NUM_THREADS": n_threads,
+            "NUM_STREAMS": 1,
+            "PERFORMANCE_HINT": "LATENCY",
+            # Each process would take the same first CPUs: actors of a node would share them.
+            "ENABLE_CPU_PINNING": False,
+        }
+        compiled = openvino.Core().compile_model(str(path), "CPU", options)
+        used = compiled.get_property(_HINT).to_string()
+        if used != _PRECISION:
+            raise DeviceError(
+                f"OpenVINO would run {path.parent.name} in {used} here, not in {_PRECISION}; set "
+                "models.<role>.precision=fp32 [QA0420]"
+            )
+        self._max_batch_ms = None if max_batch_s is None else int(1000 * max_batch_s)
+        self._inputs, self._outputs = _ports(compiled.inputs), _ports(compiled.outputs)
+        self._request = compiled.create_infer_request()
+        self._lock = threading.Lock()  # A request runs one batch at a time.
+
+    @property
+    def inputs(self) -> Ports:
+        """Name and number of axes of each input."""
+        return self._inputs
+
+    @property
+    def outputs(self) -> Ports:
+        """Name and number of axes of each output."""
+        return self._outputs
+
+    def run(self, inputs: Mapping[str, NDArray[np.int64]]) -> NDArray[np.float32]:
+        """Run one batch and return the only output."""
+        with self._lock:
+            try:
+                self._request.start_async(dict(inputs), share_inputs=True)
+                self._wait()
+            except RuntimeError as error:
+                if any(sign in str(error).lower() for sign in _MEMORY_SIGNS):
+                    raise MemoryError(str(error)) from None
+                raise
+            return np.array(self._request.get_output_tensor(0).data)
+
+    def _wait(self) -> None:
+        """Wait for the batch; stop it before its next operator where it takes too long."""
+        if self._max_batch_ms is None or self._request.wait_for(self._max_batch_ms):
+            self._request.wait()  # Raises what the batch raised.
+            return
+        self._request.cancel()
+        try:
+            self._request.wait()
+        except RuntimeError:  # That it was stopped.
+            raise TimeoutError from None
+
+
+def _ports(found: Any) -> Ports:
+    return [(port.get_any_name(), len(port.partial_shape)) for port in found]
+
+
+def missing_for_bf16(version: str) -> str:
+    """Return what this node lacks of what a run in bfloat16 needs, "" where it has all.
+
+    Parameters
+    ----------
+    version : str
+        Of OpenVINO: kernels of another one may round elsewhere.
+    """
+    if BF16_FLAG not in cpu_flags():
+        return f"the CPU flag {BF16_FLAG}, which bf16 needs"
+    found = _installed()
+    return "" if found == version else f"the driver's OpenVINO {version} (it has {found or 'none'})"
+
+
+def check_bf16() -> None:
+    """Raise DeviceError unless OpenVINO is here and this CPU multiplies matrices in bfloat16."""
+    openvino_version()
+    if BF16_FLAG not in cpu_flags():
+        raise DeviceError(
+            f"models.<role>.precision=bf16 needs a CPU with the flag {BF16_FLAG}, and this one "
+            "lacks it; set fp32, which is what auto takes on a CPU [QA0420]"
+        )
+
+
+@cache
+def _installed() -> str | None:
+    try:
+        return metadata.version("openvino")
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def openvino_version() -> str:
+    """Return which OpenVINO is installed here.
+
+    Raises
+    ------
+    DeviceError
+        If none is.
+    """
+    found = _installed()
+    if found is None:
+        raise DeviceError(
+            f"models.<role>.precision=bf16 runs OpenVINO: pip install {requirement('openvino')} "
+            "[QA0420]"
+        )
+    return found
+
+
+def load_openvino() -> Any:
+    """Return the engine's module, its telemetry left out.
+
+    Its import counts itself at a server and keeps an id below HOME. Where the module that does so
+    is missing, OpenVINO takes a stub of its own, so it is hidden meanwhile.
+
+    Raises
+    ------
+    DeviceError
+        If OpenVINO is not installed.
+    """
+    openvino_version()
+    is_ours = _TELEMETRY not in sys.modules
+    if is_ours and util.find_spec(_TELEMETRY) is not None:
+        sys.modules[_TELEMETRY] = None  # type: ignore[assignment]
+    try:
+        import openvino
+    finally:
+        if is_ours:
+            sys.modules.pop(_TELEMETRY, None)
+    return openvino
