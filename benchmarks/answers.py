@@ -25,8 +25,8 @@ import pyarrow as pa
 from benchmarks.measure import environment, gemm_peak, interleave, model_flops, ratio
 from qaeval_core import Scorer
 from qaeval_core.families.model_family import FamilyRunner, ModelFamilyPlan
+from qaeval_core.models.cpu import available_cpus
 from qaeval_core.models.registry import resolve_model
-from qaeval_core.models.session import available_cpus
 
 _DATA = Path(__file__).resolve().parents[2] / "shared" / "data" / "squad"
 _ROLES = {"candidate": "candidate", "references": "references"}

@@ -40,10 +40,11 @@ from qaeval_core.errors import DeviceMemoryError
 from qaeval_core.families.contract import Prepared
 from qaeval_core.families.device_check import check_device
 from qaeval_core.families.model_family import FamilyRunner, ModelFamilyPlan
+from qaeval_core.models.cpu import available_cpus
 from qaeval_core.models.engine import Device
 from qaeval_core.models.gpu import gpu_facts
 from qaeval_core.models.onnx_runtime import load_onnxruntime
-from qaeval_core.models.session import Session, available_cpus
+from qaeval_core.models.session import Session
 
 _LEFT_OUT = {"skipped": NO_TIME}
 # Made once from the device's numbers, and kept by units for what is made of them.

@@ -27,7 +27,7 @@ from pyarrow import fs
 from benchmarks.data import load_rows, write_files
 from benchmarks.measure import environment, ratio
 from qaeval_core.configure import load_config
-from qaeval_core.models.session import available_cpus
+from qaeval_core.models.cpu import available_cpus
 from qaeval_core.planning.job import make_job, read_inputs
 from qaeval_core.running.local_executor import LocalPieceExecutor
 from qaeval_core.scoring.run import run_job

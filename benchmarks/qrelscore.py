@@ -16,7 +16,7 @@ from pathlib import Path
 
 from benchmarks.common import Settings
 from benchmarks.measure import environment, gemm_peak
-from qaeval_core.models.session import available_cpus
+from qaeval_core.models.cpu import available_cpus
 
 # Section -> where it is.
 SECTIONS = {

@@ -24,8 +24,8 @@ from benchmarks.data import load_rows
 from benchmarks.measure import environment, gemm_peak, interleave, model_flops, ratio
 from qaeval_core import Scorer
 from qaeval_core.families.model_family import FamilyRunner, ModelFamilyPlan
+from qaeval_core.models.cpu import available_cpus
 from qaeval_core.models.registry import resolve_model
-from qaeval_core.models.session import available_cpus
 from qaeval_core.stats.bootstrap import bootstrap, percentile_interval
 from qaeval_core.stats.ranking import auc, weighted_auc
 from qaeval_export.loading import load_model

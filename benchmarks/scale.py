@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 
 from benchmarks.measure import environment
 from qaeval_core.configure import load_config
-from qaeval_core.models.session import available_cpus
+from qaeval_core.models.cpu import available_cpus
 from qaeval_core.planning.job import make_job, read_inputs
 from qaeval_core.running.local_executor import LocalPieceExecutor
 from qaeval_core.running.range_executor import RangeExecutor

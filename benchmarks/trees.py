@@ -24,7 +24,7 @@ import polars as pl
 
 from benchmarks.data import load_rows
 from benchmarks.measure import environment
-from qaeval_core.models.session import available_cpus
+from qaeval_core.models.cpu import available_cpus
 
 _OWN = Path(__file__).resolve().parents[1]
 # What single runs are asked to score: together they run all graphs.

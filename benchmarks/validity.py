@@ -34,7 +34,7 @@ from benchmarks.training_texts import ADAPTERS, seen_texts
 from benchmarks.validity_page import PAGE, RECORD, load_record, page, write_record
 from qaeval_core import Scorer
 from qaeval_core.metrics.catalog import METRICS
-from qaeval_core.models.session import available_cpus
+from qaeval_core.models.cpu import available_cpus
 from qaeval_core.stats.bootstrap import percentile_interval, scaled_bootstrap
 from qaeval_core.stats.ranking import weighted_auc
 from qaeval_core.study.inputs import cluster_codes

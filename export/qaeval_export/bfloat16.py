@@ -20,10 +20,10 @@ from tokenizers import Tokenizer
 from qaeval_core.errors import ExportError
 from qaeval_core.models.artifact import Artifact
 from qaeval_core.models.batches import exact_batches, exact_widths
-from qaeval_core.models.engine import Engine
+from qaeval_core.models.cpu import available_cpus
+from qaeval_core.models.engine import LoadedGraph
 from qaeval_core.models.open_vino import OpenVino, openvino_version
 from qaeval_core.models.record import ArtifactRecord, ArtifactRequest, ParityAttempt, ParityRecord
-from qaeval_core.models.session import available_cpus
 from qaeval_core.terminal import say
 from qaeval_export.batch_mates import apart
 from qaeval_export.facts import ModelFacts
@@ -51,8 +51,14 @@ def write_bf16(plain: Artifact, request: ArtifactRequest, folder: Path) -> Artif
     DeviceError
         If this CPU lacks what bfloat16 needs.
     ExportError
-        If its numbers are too far from fp32, or depend on batches, and the request allows neither.
+        If it was not traced; if its numbers are too far from fp32, or depend on batches, and the
+        request does not allow that.
     """
+    if plain.record.source == "onnx":  # It may hold a loop, and OpenVINO cannot stop one.
+        raise ExportError(
+            f"{request.model} is an ONNX file that is taken as it is, and bf16 needs a graph that "
+            "is traced from safetensors; use fp32 [QA0410]"
+        )
     for name in plain.record.files:
         os.link(plain.folder / name, folder / name)
     engine = OpenVino(folder / "model.onnx", n_threads=available_cpus(), max_batch_s=None)
@@ -80,7 +86,7 @@ def write_bf16(plain: Artifact, request: ArtifactRequest, folder: Path) -> Artif
 class _AsSession:
     """An engine that is called as a session of ONNX Runtime is."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: LoadedGraph) -> None:
         self._engine = engine
 
     def run(self, _: None, feed: Mapping[str, NDArray[np.int64]], /) -> Any:

@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 
 from qaeval_core.errors import DeviceError
 from qaeval_core.families.model_units import Units
-from qaeval_core.models.session import Session, available_cpus
+from qaeval_core.models.cpu import available_cpus
+from qaeval_core.models.session import Session
 
 N_ROWS = 40
 # A CPU takes some 10 s for 10,000 tokens of BERT-base: of long rows fewer are run, one at least.

@@ -280,9 +280,7 @@ def pass_settings(artifact: Artifact, options: Mapping[str, object]) -> dict[str
 
 def _compared(record: ArtifactRecord) -> str:
     """Return what a graph that was taken as it is was compared with."""
-    if record.parity is None:
-        return "none"
-    return "fp32" if record.precision == "bf16" else "torch"
+    return "none" if record.parity is None else "torch"
 
 
 def is_model(plan: FamilyPlan) -> TypeGuard[ModelFamilyPlan]:

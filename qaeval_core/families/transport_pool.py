@@ -31,7 +31,7 @@ from typing import IO, Any
 import numpy as np
 
 from qaeval_core.families.transport import FloatArray, IntArray, VectorArray, transport_costs
-from qaeval_core.models.session import available_cpus
+from qaeval_core.models.cpu import available_cpus
 
 log = logging.getLogger(__name__)
 

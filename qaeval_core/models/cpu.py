@@ -1,7 +1,8 @@
-"""CPU flags: what the processor of this node can do, as its kernel tells."""
+"""CPUs of this node: how many a process may use, and what they can do, as the kernel tells."""
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 # Products of matrices in bfloat16. Without it engines compute them slowly, or in fp32 and say
@@ -31,3 +32,10 @@ def flags_in(cpuinfo: str) -> frozenset[str]:
     lines = (line.partition(":") for line in cpuinfo.splitlines())
     listed = (flags for name, _, flags in lines if name.strip() == "flags")
     return frozenset(next(listed, "").split())
+
+
+def available_cpus() -> int:
+    """Return how many CPUs this process may run on."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1

@@ -15,7 +15,7 @@ Device = Literal["cpu", "cuda"]
 Ports = list[tuple[str, int]]
 
 
-class Engine(ABC):
+class LoadedGraph(ABC):
     """A graph that a library has loaded."""
 
     @property

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from qaeval_core.distribution import requirement
 from qaeval_core.errors import DeviceError
-from qaeval_core.models.engine import Device, Engine, Ports
+from qaeval_core.models.engine import Device, LoadedGraph, Ports
 
 # The first release whose CPU kernels read the lengths of rows: 1.24 takes the same graphs, attends
 # to padding, and says nothing. CUDA's kernels went on changing (ONNX Runtime's pull requests 27542
@@ -32,7 +32,7 @@ _MEMORY_SIGNS = (
 )
 
 
-class OnnxRuntime(Engine):
+class OnnxRuntime(LoadedGraph):
     """A graph as ONNX Runtime has loaded it.
 
     Parameters

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from qaeval_core.distribution import requirement
 from qaeval_core.errors import DeviceError
 from qaeval_core.models.cpu import BF16_FLAG, cpu_flags
-from qaeval_core.models.engine import Engine, Ports
+from qaeval_core.models.engine import LoadedGraph, Ports
 
 _TELEMETRY = "openvino_telemetry"
 _PRECISION = "bf16"
@@ -28,7 +28,7 @@ _HINT = "INFERENCE_PRECISION_HINT"
 _MEMORY_SIGNS = ("bad_alloc", "could not allocate", "failed to allocate", "out of memory")
 
 
-class OpenVino(Engine):
+class OpenVino(LoadedGraph):
     """A graph as OpenVINO has compiled it, in bfloat16.
 
     Parameters
@@ -49,8 +49,9 @@ class OpenVino(Engine):
 
     def __init__(self, path: Path, *, n_threads: int, max_batch_s: float | None) -> None:
         check_bf16()
-        openvino = load_openvino()
-        options = {
+        self._path = path
+        self._max_batch_ms = None if max_batch_s is None else int(1000 * max_batch_s)
+        self._options = {
             _HINT: _PRECISION,
             "INFERENCE_NUM_THREADS": n_threads,
             "NUM_STREAMS": 1,
@@ -58,17 +59,20 @@ class OpenVino(Engine):
             # Each process would take the same first CPUs: actors of a node would share them.
             "ENABLE_CPU_PINNING": False,
         }
-        compiled = openvino.Core().compile_model(str(path), "CPU", options)
+        self._lock = threading.Lock()  # A request runs one batch at a time.
+        self._load()
+
+    def _load(self) -> None:
+        openvino = load_openvino()
+        compiled = openvino.Core().compile_model(str(self._path), "CPU", self._options)
         used = compiled.get_property(_HINT).to_string()
         if used != _PRECISION:
             raise DeviceError(
-                f"OpenVINO would run {path.parent.name} in {used} here, not in {_PRECISION}; set "
-                "models.<role>.precision=fp32 [QA0420]"
+                f"OpenVINO would run {self._path.parent.name} in {used} here, not in {_PRECISION}; "
+                "set models.<role>.precision=fp32 [QA0420]"
             )
-        self._max_batch_ms = None if max_batch_s is None else int(1000 * max_batch_s)
         self._inputs, self._outputs = _ports(compiled.inputs), _ports(compiled.outputs)
         self._request = compiled.create_infer_request()
-        self._lock = threading.Lock()  # A request runs one batch at a time.
 
     @property
     def inputs(self) -> Ports:
@@ -84,24 +88,35 @@ class OpenVino(Engine):
         """Run one batch and return the only output."""
         with self._lock:
             try:
-                self._request.start_async(dict(inputs), share_inputs=True)
-                self._wait()
-            except RuntimeError as error:
-                if any(sign in str(error).lower() for sign in _MEMORY_SIGNS):
-                    raise MemoryError(str(error)) from None
+                return self._run(inputs)
+            except BaseException:
+                # Half of its operators know the shapes of this batch, the others of the one before:
+                # it would refuse whatever came next.
+                self._load()
                 raise
-            return np.array(self._request.get_output_tensor(0).data)
 
-    def _wait(self) -> None:
-        """Wait for the batch; stop it before its next operator where it takes too long."""
-        if self._max_batch_ms is None or self._request.wait_for(self._max_batch_ms):
-            self._request.wait()  # Raises what the batch raised.
-            return
-        self._request.cancel()
+    def _run(self, inputs: Mapping[str, NDArray[np.int64]]) -> NDArray[np.float32]:
+        # What is not given would have what it had before.
+        missing = {name for name, _ in self._inputs} - set(inputs)
+        if missing:
+            raise RuntimeError(f"inputs are missing: {', '.join(sorted(missing))}")
+        is_stopped = False
         try:
+            self._request.start_async(dict(inputs), share_inputs=True)
+            if self._max_batch_ms is not None:
+                is_stopped = not self._request.wait_for(self._max_batch_ms)
+            if is_stopped:
+                self._request.cancel()  # Before its next operator.
             self._request.wait()
-        except RuntimeError:  # That it was stopped.
-            raise TimeoutError from None
+        except RuntimeError as error:
+            if is_stopped:
+                raise TimeoutError from None
+            # Above the last line is where in its source it was raised.
+            said = str(error).strip().splitlines()[-1]
+            if any(sign in str(error).lower() for sign in _MEMORY_SIGNS):
+                raise MemoryError(said) from None
+            raise RuntimeError(said) from None
+        return np.array(self._request.get_output_tensor(0).data)
 
 
 def _ports(found: Any) -> Ports:

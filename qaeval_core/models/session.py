@@ -6,7 +6,6 @@ Runtime, and OpenVINO for those in bfloat16.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 
 import numpy as np
@@ -14,7 +13,8 @@ from numpy.typing import NDArray
 
 from qaeval_core.errors import DeviceError, DeviceMemoryError, ModelError
 from qaeval_core.models.artifact import Artifact
-from qaeval_core.models.engine import Device, Engine
+from qaeval_core.models.cpu import available_cpus
+from qaeval_core.models.engine import Device, LoadedGraph
 from qaeval_core.models.onnx_runtime import OnnxRuntime
 from qaeval_core.models.open_vino import OpenVino
 
@@ -77,7 +77,7 @@ class Session:
         }
         self._check_graph()
 
-    def _load(self) -> Engine:
+    def _load(self) -> LoadedGraph:
         path, max_batch_s = self.artifact.model_path, self.max_batch_s
         if self.artifact.record.precision == "bf16":
             return OpenVino(path, n_threads=self.n_threads, max_batch_s=max_batch_s)
@@ -170,10 +170,3 @@ def _shapes(inputs: Mapping[str, NDArray[np.int64]]) -> str:
 def _first(error: Exception) -> str:
     """Return the first line of what an engine says."""
     return next(iter(str(error).splitlines()), type(error).__name__)[:300]
-
-
-def available_cpus() -> int:
-    """Return how many CPUs this process may run on."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1

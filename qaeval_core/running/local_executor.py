@@ -18,9 +18,9 @@ from qaeval_core.errors import DeviceError
 from qaeval_core.families.chat.family import is_chat
 from qaeval_core.families.contract import Engine, FamilyPlan
 from qaeval_core.families.words.family import WordsFamilyPlan
+from qaeval_core.models.cpu import available_cpus
 from qaeval_core.models.engine import Device
 from qaeval_core.models.onnx_runtime import load_onnxruntime
-from qaeval_core.models.session import available_cpus
 from qaeval_core.planning.job import Job
 from qaeval_core.planning.run_plan import pass_title
 from qaeval_core.planning.shards import Piece

@@ -24,14 +24,14 @@ _LINE = re.compile(r"pip install [^`\n]*?'?(qaeval[\w-]*)(?:\[([\w,]+)\])?")
 
 
 def test_extras_are_named_by_use() -> None:
-    assert set(EXTRAS) == {"models", "gpu", "cloud", "all", "dev"}
+    assert set(EXTRAS) == {"models", "gpu", "openvino", "cloud", "all", "dev"}
     engines = {"models": "onnxruntime>=", "gpu": "onnxruntime-gpu[cuda,cudnn]>="}
     rest = {}
     for extra, engine in engines.items():
         first, *rest[extra] = EXTRAS[extra]
         assert first.startswith(engine)
     assert rest["models"] == rest["gpu"]
-    assert EXTRAS["all"] == [f"{NAME}[models,cloud]"]
+    assert EXTRAS["all"] == [f"{NAME}[models,openvino,cloud]"]
 
 
 def test_pages_and_messages_name_extras_that_there_are() -> None:

@@ -41,11 +41,13 @@ from qaeval.on_ray.actors import ScorePieces
 from qaeval.on_ray.nodes import Nodes
 from qaeval_core.configure import RunConfig, load_config
 from qaeval_core.errors import BlindNodeError, RunError
+from qaeval_core.models.open_vino import openvino_version
 from qaeval_core.planning.job import Job, make_job, read_inputs
 from qaeval_core.running.local_executor import LocalPieceExecutor
 from qaeval_core.running.visibility import Sight
 from qaeval_core.scoring.run import run_job
 from qaeval_core.storage.path import as_path
+from qaeval_core.store.store import Mark
 from ray_head import BIN, Head, ray_start, running_head
 from s3_server import S3Server
 from word_jobs import is_whole, n_quarantined, request, rows
@@ -71,10 +73,13 @@ def head(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Head]:
 
 
 @contextlib.contextmanager
-def second_node(head: Head, *, hidden: Path | None, n_cpus: int = 4) -> Iterator[None]:
-    """Add a node that finds nothing in a folder."""
+def second_node(
+    head: Head, *, hidden: Path | None = None, cpuinfo: Path | None = None, n_cpus: int = 4
+) -> Iterator[None]:
+    """Add a node that finds nothing in a folder, or another CPU."""
     (agent_port,) = free_ports(1)
     cover = f"mount -t tmpfs none '{hidden}' && " if hidden is not None else ""
+    cover += f"mount --bind '{cpuinfo}' /proc/cpuinfo && " if cpuinfo is not None else ""
     command = (
         f"{cover}exec '{BIN / 'ray'}' start --block --address={head.address} --num-cpus={n_cpus} "
         f"--num-gpus=0 --disable-usage-stats --object-store-memory={200 << 20} "
@@ -245,6 +250,45 @@ def test_one_blind_node_of_three_is_left_out_and_asked_again(
     assert f"it does not see {hidden / 'out'}" in named
     assert n_asked[0] == 3 and len(n_asked) > 2 and set(n_asked[1:]) == {1}
     assert is_whole(hidden / "out")
+
+
+def cpu_with(flags: str, path: Path) -> Path:
+    path.write_text(f"processor\t: 0\nflags\t\t: fpu {flags}\n")
+    return path
+
+
+def test_nodes_whose_cpus_lack_bf16_are_left_out_or_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They would compute it in fp32: the scores of a run would be of two kinds."""
+    able, unable = cpu_with("amx_bf16", tmp_path / "able"), cpu_with("", tmp_path / "unable")
+    python = tmp_path / "python"
+    python.write_text(
+        f"#!/bin/sh\nexec unshare -m sh -c 'mount --bind {able} /proc/cpuinfo && "
+        f'exec {BIN / "python"} "$@"\' python "$@"\n'
+    )
+    python.chmod(0o755)
+    said: list[str] = []
+    monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
+    sight = Sight(Mark(".none.mark"), (), openvino=openvino_version())
+    with running_head("disabled", python=python) as head:
+        ray.init(address=head.address, logging_level="ERROR", log_to_driver=False)
+        try:
+            with second_node(head, cpuinfo=unable):
+                wait_until(lambda: head.n_nodes() == 2, timeout_s=60)
+                with pytest.raises(BlindNodeError, match="amx_bf16.*QA0504"):
+                    Nodes(said.append).begin(sight)  # Half of the nodes.
+                with second_node(head, cpuinfo=able):
+                    wait_until(lambda: head.n_nodes() == 3, timeout_s=60)
+                    nodes = Nodes(said.append)
+                    nodes.begin(sight)
+                    assert nodes.ray_options()
+                    with pytest.raises(BlindNodeError, match="amx_bf16.*QA0504"):
+                        Nodes(said.append, may_leave_out=False).begin(sight)
+        finally:
+            ray.shutdown()
+    (named,) = said
+    assert "is skipped: it does not see the CPU flag amx_bf16" in named
 
 
 @pytest.fixture

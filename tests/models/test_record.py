@@ -186,4 +186,4 @@ def test_a_session_asks_for_what_its_device_needs(monkeypatch: pytest.MonkeyPatc
     """The floor of a CPU, on a GPU, lets kernels through that nobody has looked at."""
     monkeypatch.setattr("onnxruntime.__version__", "1.30.0")
     with pytest.raises(DeviceError, match="QA0412"):
-        Session(Artifact(Path(), ArtifactRecord.model_construct()), device="cuda")
+        Session(Artifact(Path(), ArtifactRecord.model_construct(precision="fp32")), device="cuda")

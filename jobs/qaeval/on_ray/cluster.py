@@ -24,8 +24,8 @@ from qaeval.on_ray.life import ask_alive, is_answer, watched
 from qaeval.on_ray.local_ray import MEMORY, init_ray, requiring_token, start_here
 from qaeval_core.configure import ClusterSection
 from qaeval_core.errors import RunError
+from qaeval_core.models.cpu import available_cpus
 from qaeval_core.models.engine import Device
-from qaeval_core.models.session import available_cpus
 from qaeval_core.plugins import MODULES
 
 _CPUS_PER_ACTOR = 4

@@ -17,7 +17,7 @@ from ray._raylet import AuthenticationTokenLoader, Config  # type: ignore[attr-d
 
 from qaeval.command import say
 from qaeval_core.errors import RunError
-from qaeval_core.models.session import available_cpus
+from qaeval_core.models.cpu import available_cpus
 
 # Ray gives its processes 30 s each time, and cannot be told otherwise.
 _STARTS = 3

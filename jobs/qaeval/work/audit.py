@@ -13,7 +13,7 @@ from qaeval_core.audit.request import AuditRequest
 from qaeval_core.audit.run import prepare_audit, run_audit
 from qaeval_core.configure import ClusterSection
 from qaeval_core.errors import ConfigError, QAEvalError
-from qaeval_core.models.session import available_cpus
+from qaeval_core.models.cpu import available_cpus
 from qaeval_core.running.progress import LabelProgress
 from qaeval_core.running.range_executor import RETRY_S, LocalRangeExecutor
 from qaeval_core.scoring.rewrite_page import run_examples

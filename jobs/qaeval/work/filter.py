@@ -14,7 +14,7 @@ from qaeval_core.filter.plan import FilterPlan, make_plan
 from qaeval_core.filter.request import FilterRequest
 from qaeval_core.filter.result import FilterResult, dry_run_lines, result_lines
 from qaeval_core.filter.run import run_filter
-from qaeval_core.models.session import available_cpus
+from qaeval_core.models.cpu import available_cpus
 from qaeval_core.running.progress import LabelProgress
 from qaeval_core.running.range_executor import LocalRangeExecutor
 from qaeval_core.storage.path import StoragePath, open_out

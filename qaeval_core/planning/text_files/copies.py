@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 from qaeval_core.configure import InputSection
 from qaeval_core.errors import InputChangedError, InputError
 from qaeval_core.models.artifact import default_root
-from qaeval_core.models.session import available_cpus
+from qaeval_core.models.cpu import available_cpus
 from qaeval_core.planning.filesystems import local_stamp, open_filesystem
 from qaeval_core.planning.read_as import said_schema
 from qaeval_core.planning.text_files.blocks import (
