@@ -57,5 +57,5 @@ def test_scores_are_near_and_signatures_tell_them_apart(scored: tuple[Path, Path
 
 def test_a_row_is_explained_as_it_was_scored(scored: tuple[Path, Path], tmp_path: Path) -> None:
     """Alone in other batches it would have other bits, and the stored ones would look changed."""
-    said = qaeval("explain", scored[1], "--lowest", "sas")
+    said = qaeval("explain", scored[1], "--lowest", "sas", "--artifacts", tmp_path / "artifacts")
     assert "QA0518" not in said
