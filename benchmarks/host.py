@@ -87,15 +87,13 @@ class StubEngine:
         self._noise = np.random.default_rng(_SEED).random((32768, *self._width), dtype=np.float32)
         self._n_given = 0
 
-    def run(
-        self, _names: None, inputs: dict[str, np.ndarray], _options: object
-    ) -> list[np.ndarray]:
+    def run(self, inputs: dict[str, np.ndarray]) -> np.ndarray:
         """Return a row a unit, or a row a token that is asked for."""
         asked = [inputs[name] for name in ("token_rows", "prefix_rows") if name in inputs]
         n = len(asked[0] if asked else inputs["input_ids"])
         start = self._n_given % (len(self._noise) - n)
         self._n_given += n
-        return [self._noise[start : start + n]]
+        return self._noise[start : start + n]
 
 
 # Figure -> metric, family, rows.
@@ -135,7 +133,7 @@ def _pass(metric: str, family: str, kind: str, *, n_rows: int) -> Callable[[], i
     runner = plan.open_runner(Engine(models=config.models, n_threads=1))
     assert isinstance(runner, FamilyRunner)
     assert runner._session is not None
-    runner._session._session = StubEngine(plan.artifact.record)
+    runner._session._engine = StubEngine(plan.artifact.record)
     size = plan.rows_per_shard["cpu"]
 
     def run() -> int:
