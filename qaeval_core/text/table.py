@@ -3,80 +3,34 @@
 Texts in, arrays out, for kernels that work on many texts at a time. Ids count from 0 in the order
 in which words appear, so they mean nothing outside their table.
 
-Most rules split inside white space alone: "the U.S." gives what "the" and "U.S." give. So texts
-are split at white space once for all tables of a shard, and a table applies its rule to the
-distinct pieces: of a million words of answers some 60,000 are distinct.
+Texts are split at white space once for all tables of a shard, and what the pieces are split into is
+kept over shards (`known_words`).
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from itertools import count, islice, pairwise
+from itertools import islice, pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 
-from qaeval_core.text.ngrams import IntArray, concat_ranges
-from qaeval_core.text.tokenize import BETWEEN, Split, WordSplitter
+from qaeval_core.text.known_words import KnownWords, Ragged
+from qaeval_core.text.ngrams import IntArray
+from qaeval_core.text.tokenize import Split, WordSplitter
 
-_BETWEEN_ID = -1
 _FIRST_SURROGATE = 0xD800
 _N_SURROGATES = 0x800
 _MAX_CHARACTERS = 0x110000 - _N_SURROGATES
 
 
-class _Vocabulary(defaultdict[str, int]):
-    """Word -> id, counted from 0 without a call into Python; the mark between texts is -1."""
-
-    def __init__(self) -> None:
-        super().__init__(count().__next__)
-        self[BETWEEN] = _BETWEEN_ID
-
-    def names(self, first: int = 0) -> list[str]:
-        """Return words by id, from some id on."""
-        return list(islice(self, first + 1, None))
-
-
-class _Ragged:
-    """Ids of many sequences, one after another, with the length of each."""
-
-    def __init__(self) -> None:
-        self._ids = [np.zeros(0, dtype=np.int64)]
-        self._lengths = [np.zeros(0, dtype=np.int64)]
-
-    def append(self, ids: IntArray, lengths: IntArray) -> None:
-        """Add sequences."""
-        self._ids.append(ids)
-        self._lengths.append(lengths)
-
-    @property
-    def ids(self) -> IntArray:
-        """All ids."""
-        if len(self._ids) > 1:
-            self._ids = [np.concatenate(self._ids)]
-        return self._ids[0]
-
-    @property
-    def lengths(self) -> IntArray:
-        """Length of each sequence."""
-        if len(self._lengths) > 1:
-            self._lengths = [np.concatenate(self._lengths)]
-        return self._lengths[0]
-
-    @property
-    def offsets(self) -> IntArray:
-        """Where each sequence starts, and the end of the last."""
-        return np.concatenate([[0], np.cumsum(self.lengths)])
-
-    def take(self, places: IntArray) -> tuple[IntArray, IntArray]:
-        """Return ids and lengths of some sequences."""
-        lengths = self.lengths[places]
-        return self.ids[concat_ranges(self.offsets[places], lengths)], lengths
-
-
 class RawTexts:
     """Distinct texts of a shard, and their pieces between white space.
+
+    Parameters
+    ----------
+    known : KnownWords, optional
+        Shared with other shards.
 
     Examples
     --------
@@ -85,11 +39,10 @@ class RawTexts:
     [0, 1, 0]
     """
 
-    def __init__(self) -> None:
+    def __init__(self, known: KnownWords | None = None) -> None:
+        self.known = known if known is not None else KnownWords()
         self._index: dict[str, int] = {}
-        self._vocabulary = _Vocabulary()
-        self._pieces = _Ragged()
-        self._split = WordSplitter(str.split, split_joined=str.split)
+        self._pieces = Ragged()
         self._held: dict[str, tuple[int, bool]] = {}  # by sign: texts seen, and the answer
 
     @property
@@ -111,22 +64,18 @@ class RawTexts:
         for sign in signs:
             n_seen, is_held = self._held.get(sign, (0, False))
             if not is_held and n_seen < self.n_texts:
-                is_held = any(sign in text for text in self.texts(n_seen))
+                is_held = sign in " ".join(self.texts(n_seen))  # No sign has a space.
                 self._held[sign] = (self.n_texts, is_held)
             if is_held:
                 return True
         return False
 
-    def pieces(self) -> _Ragged:
+    def pieces(self) -> Ragged:
         """Return the pieces of all texts, splitting those that were not split yet."""
         new = self.texts(len(self._pieces.lengths))
         if new:
-            self._pieces.append(*_word_ids(self._split, new, self._vocabulary))
+            self._pieces.append(*self.known.split(new))
         return self._pieces
-
-    def new_pieces(self, first: int) -> list[str]:
-        """Return distinct pieces by id, from some id on."""
-        return self._vocabulary.names(first)
 
 
 class TokenTable:
@@ -138,6 +87,8 @@ class TokenTable:
         Text -> words.
     raw : RawTexts, optional
         Shared with other tables of the same texts.
+    key : object, optional
+        What its rule is known as.
 
     Examples
     --------
@@ -148,12 +99,14 @@ class TokenTable:
     ([0, 1, 0, 1], [0, 3, 3, 4])
     """
 
-    def __init__(self, tokenize: WordSplitter | Split, *, raw: RawTexts | None = None) -> None:
-        self._splitter = tokenize if isinstance(tokenize, WordSplitter) else WordSplitter(tokenize)
+    def __init__(
+        self, tokenize: WordSplitter | Split, *, raw: RawTexts | None = None, key: object = None
+    ) -> None:
         self._raw = raw if raw is not None else RawTexts()
-        self._vocabulary = _Vocabulary()
-        self._texts = _Ragged()
-        self._pieces = _Ragged()  # words of each piece between white space
+        self._rule = self._raw.known.rule(key, tokenize)
+        self._words = np.zeros(0, dtype=np.int64)  # by id, what the rule knows them as
+        self._ids = np.zeros(0, dtype=np.int64)  # the other way round; -1: not in this table
+        self._texts = Ragged()
         self._own = np.zeros(0, dtype=np.int64)  # by the texts' numbers; -1: not in this table
         self._numbers = [np.zeros(0, dtype=np.int64)]
 
@@ -175,20 +128,33 @@ class TokenTable:
         return self._own[numbers]
 
     def _tokenize(self, numbers: IntArray) -> None:
-        if self._splitter.crossing is None or self._raw.holds(self._splitter.crossing):
+        with self._raw.known.lock:
+            words, lengths = self._split(numbers)
+            n_known = len(self._rule.vocabulary.names)
+        # Ids of this table: those of all known words would make the keys of kernels large.
+        n_more = n_known - len(self._ids)
+        self._ids = np.concatenate([self._ids, np.full(n_more, -1, dtype=np.int64)])
+        # In the order of these texts, whatever was known before: sums over words are in one order.
+        first = np.full(n_known, -1, dtype=np.int64)
+        first[words[::-1]] = np.arange(len(words) - 1, -1, -1)
+        new = np.flatnonzero((first >= 0) & (self._ids < 0))
+        new = new[np.argsort(first[new])]
+        self._ids[new] = len(self._words) + np.arange(len(new))
+        self._words = np.concatenate([self._words, new])
+        self._texts.append(self._ids[words], lengths)
+
+    def _split(self, numbers: IntArray) -> tuple[IntArray, IntArray]:
+        """Return the words of some texts, as the rule knows them, and how many each has."""
+        crossing = self._rule.splitter.crossing
+        if crossing is None or self._raw.holds(crossing):
             all_texts = self._raw.texts()
-            texts = [all_texts[number] for number in numbers.tolist()]
-            self._texts.append(*_word_ids(self._splitter, texts, self._vocabulary))
-            return
-        # Pieces of the new texts, one text after another, and how many each text has.
+            return self._rule.split([all_texts[number] for number in numbers.tolist()])
+        # Pieces of the texts, one text after another, and how many each text has.
         pieces, n_pieces = self._raw.pieces().take(numbers)
-        new = self._raw.new_pieces(len(self._pieces.lengths))
-        if new:
-            self._pieces.append(*_word_ids(self._splitter, new, self._vocabulary))
-        ids, lengths = self._pieces.take(pieces)  # lengths: words of each piece
+        ids, lengths = self._rule.of_pieces(self._raw.known.pieces, pieces)
         # A text ends where its last piece does.
         ends = np.concatenate([[0], np.cumsum(lengths)])[np.cumsum(n_pieces)]
-        self._texts.append(ids, np.diff(ends, prepend=0))
+        return ids, np.diff(ends, prepend=0)
 
     @property
     def n_texts(self) -> int:
@@ -204,7 +170,8 @@ class TokenTable:
     @property
     def words(self) -> list[str]:
         """Words, by id."""
-        return self._vocabulary.names()
+        names = self._rule.vocabulary.names
+        return [names[i] for i in self._words.tolist()]
 
     @property
     def ids(self) -> IntArray:
@@ -228,7 +195,7 @@ class TokenTable:
         substring; lists where there are more words than characters.
         """
         ids, spans = self.ids, pairwise(self.offsets.tolist())
-        if len(self._vocabulary) > _MAX_CHARACTERS:
+        if len(self._words) >= _MAX_CHARACTERS:
             numbers = ids.tolist()
             return [numbers[start:stop] for start, stop in spans]
         # Surrogates are no characters of UTF-32: step over them.
@@ -245,17 +212,3 @@ class TokenTable:
         places = np.repeat(np.flatnonzero(found), lengths)
         found[places[left_ids != right_ids]] = False
         return found
-
-
-def _word_ids(
-    splitter: WordSplitter, texts: Sequence[str], vocabulary: _Vocabulary
-) -> tuple[IntArray, IntArray]:
-    """Return the word ids of texts, one after another, and the words of each text."""
-    words = splitter.joined(texts)
-    ids = np.fromiter(map(vocabulary.__getitem__, words), np.int64, count=len(words))
-    is_between = ids == _BETWEEN_ID
-    ends = np.append(np.flatnonzero(is_between), len(ids))
-    lengths = np.diff(ends, prepend=-1) - 1
-    if len(lengths) != len(texts):
-        raise ValueError(f"{len(texts)} texts were split into {len(lengths)}")
-    return ids[~is_between], lengths

@@ -59,6 +59,8 @@ _COCO_DROPPED_LINE = "'' ' `` ` -LRB- -RRB- -LCB- -RCB- . ? ! , : - -- ... ;"
 _COCO_DROPPED = frozenset(_COCO_DROPPED_LINE.split())
 # rouge-score stems words of more than so many characters.
 _MIN_STEMMED_CHARS = 4
+# Rules by which a run of ASCII letters and digits is a word; SQuAD's drops articles.
+_PLAIN = ("13a", "rouge", "whitespace", "words")
 # As Debian calls the home of users who have none.
 _NO_HOME = "/nonexistent"
 
@@ -77,6 +79,9 @@ class WordSplitter:
         Reduce words of four characters and more to their stems.
     crossing : sequence of str, default ()
         Signs in which the rule looks across white space, where it has ``split_joined``.
+    split_plain : callable, optional
+        The same for texts of nothing but ASCII letters, digits and white space, where that is
+        quicker: white space alone then ends a word.
 
     Attributes
     ----------
@@ -92,10 +97,12 @@ class WordSplitter:
         split_joined: Split | None = None,
         stem: bool = False,
         crossing: Sequence[str] = (),
+        split_plain: Split | None = None,
     ) -> None:
         self._split = split
         self._split_joined = split_joined
         self._stem = stem
+        self._split_plain = split_plain
         self.crossing = None if split_joined is None else (BETWEEN, *crossing)
 
     def __call__(self, text: str) -> list[str]:
@@ -110,7 +117,8 @@ class WordSplitter:
         >>> make_tokenizer("whitespace").joined(["a b", "", "c"])
         ['a', 'b', '\x00', '\x00', 'c']
         """
-        whole = f" {BETWEEN} ".join(texts)
+        # A rule that looks across white space must find none before the sign: a text ends there.
+        whole = f" {BETWEEN} ".join([text.rstrip() for text in texts])
         if self._split_joined is not None and whole.count(BETWEEN) == len(texts) - 1:
             return self._stems(self._split_joined(whole))
         found: list[str] = []
@@ -120,6 +128,22 @@ class WordSplitter:
             # A text may hold the sign itself.
             found.extend(word if word != BETWEEN else BETWEEN * 2 for word in self._split(text))
         return self._stems(found)
+
+    @property
+    def has_plain(self) -> bool:
+        """Whether a run of ASCII letters and digits is one word."""
+        return self._split_plain is not None
+
+    def plain(self, runs: Sequence[str]) -> list[str]:
+        """Return the word of each run of ASCII letters and digits.
+
+        Examples
+        --------
+        >>> make_tokenizer("13a").plain(["Dogs", "1987"])
+        ['dogs', '1987']
+        """
+        assert self._split_plain is not None, "the rule may drop a run"
+        return self._stems(self._split_plain(" ".join(runs)))
 
     def _stems(self, words: list[str]) -> list[str]:
         if not self._stem:
@@ -167,8 +191,13 @@ def make_tokenizer(
     # mteval-v13a joins what a hyphen at the end of a line divides.
     # It also takes out a mark that may stand before one.
     crossing = ("-\n", "<skipped>") if name == "13a" else ()
+    split_plain, _ = _whitespace(lowercase, language)
     return WordSplitter(
-        split, split_joined=split_joined, stem=stemming == "porter", crossing=crossing
+        split,
+        split_joined=split_joined,
+        stem=stemming == "porter",
+        crossing=crossing,
+        split_plain=split_plain if name in _PLAIN else None,
     )
 
 

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from qaeval_core.families.validate import Validated, validate_rows
 from qaeval_core.metrics.words import MAX_ORDER
+from qaeval_core.text.known_words import KnownWords
 from qaeval_core.text.ngrams import GramCounts, IntArray, gram_counts
 from qaeval_core.text.table import RawTexts, TokenTable
 from qaeval_core.text.tokenize import Split, WordSplitter, make_tokenizer
@@ -22,7 +23,9 @@ from qaeval_core.text.tokenize import Split, WordSplitter, make_tokenizer
 _SCRIPTED = "squad"
 # It drops all letters but a to z.
 _LATIN = "rouge"
-_LETTER = re.compile(r"[^\W\d_]")
+_ASCII_LETTERS = re.compile("[A-Za-z]+")
+_FOREIGN_LETTERS = re.compile(r"[^\W\d\x00-\x7f]+")
+_FOREIGN = re.compile(r"[^\W\x00-\x7f]+")
 
 TokenizerKey = tuple[str, bool, str, str]
 WordStatistics = dict[str, pa.Array]
@@ -31,10 +34,17 @@ Compute = Callable[[], WordStatistics]
 
 
 class Tokenizers:
-    """Makes the tokenizers of a process, each once."""
+    """Makes the tokenizers of a process, each once, and keeps what they made of words."""
 
     def __init__(self) -> None:
         self._made: dict[TokenizerKey, WordSplitter] = {}
+        self._known = KnownWords()
+
+    def known(self) -> KnownWords:
+        """Return the words that are known when a shard begins."""
+        if self._known.is_full:
+            self._known = KnownWords()
+        return self._known
 
     def get(self, options: Mapping[str, Any]) -> tuple[TokenizerKey, WordSplitter]:
         """Return the tokenizer of a statistic's options, and its key."""
@@ -64,7 +74,7 @@ class WordTables:
 
     def __init__(self, tokenizers: Tokenizers) -> None:
         self._tokenizers = tokenizers
-        self._raw = RawTexts()
+        self._raw = RawTexts(tokenizers.known())
         self._tables: dict[object, TokenTable] = {}
         self._counts: dict[int, tuple[int, list[GramCounts]]] = {}  # with the texts counted
         self._numbered: dict[tuple[int, int], tuple[Any, Any, IntArray, IntArray, IntArray]] = {}
@@ -92,7 +102,9 @@ class WordTables:
 
     def table_of(self, key: object, tokenize: WordSplitter | Split) -> TokenTable:
         """Return the table of that name."""
-        return self._tables.setdefault(key, TokenTable(tokenize, raw=self._raw))
+        if key not in self._tables:
+            self._tables[key] = TokenTable(tokenize, raw=self._raw, key=key)
+        return self._tables[key]
 
     def pairs(
         self, table: TokenTable, candidates: Sequence[str], others: Sequence[Sequence[str]]
@@ -204,8 +216,8 @@ def _is_foreign(text: str) -> bool:
     >>> [_is_foreign(text) for text in ("東京 2020", "l'été à Évian", "x 東京")]
     [True, False, True]
     """
-    letters = _LETTER.findall(text)
-    return bool(2 * sum(letter.isascii() for letter in letters) < len(letters))
+    n_foreign = sum(map(len, _FOREIGN_LETTERS.findall(text)))
+    return n_foreign > 0 and n_foreign > sum(map(len, _ASCII_LETTERS.findall(text)))
 
 
 def _dropped(text: str, *, lowercase: bool) -> str:
@@ -214,8 +226,7 @@ def _dropped(text: str, *, lowercase: bool) -> str:
     >>> _dropped("Évian, 東京 2020", lowercase=True)
     'é東京'
     """
-    text = text.lower() if lowercase else text
-    return "".join(sign for sign in text if not sign.isascii() and sign.isalnum())
+    return "".join(_FOREIGN.findall(text.lower() if lowercase else text))
 
 
 def lists(values: NDArray[Any], counts: IntArray) -> pa.Array:
