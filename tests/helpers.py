@@ -83,11 +83,14 @@ class _NoRows(dict[str, pa.ChunkedArray]):
         return pa.chunked_array([], pa.float64())
 
 
-def qaeval(*words: str | Path, expect: int = 0, apart: bool = False) -> str:
+def qaeval(
+    *words: str | Path, expect: int = 0, apart: bool = False, folder: Path = REPOSITORY
+) -> str:
     """Run a command of qaeval and return what it printed.
 
-    In this process, which has what each command would load for seconds; a command that names a Ray
-    cluster, becomes another program or is to be ``apart``, in one of its own.
+    In this process, which has what each command would load for seconds, and in ``folder``; a
+    command that names a Ray cluster, becomes another program or is to be ``apart``, in one of its
+    own, and in the checkout.
     """
     is_apart = apart or words[0] in PASSED_ON or "RAY_ADDRESS" in os.environ
     if is_apart or {"--ray", "--address"} & set(words):
@@ -95,21 +98,21 @@ def qaeval(*words: str | Path, expect: int = 0, apart: bool = False) -> str:
         output, _ = process.communicate(timeout=300)
         code = process.returncode
     else:
-        code, output = _called([str(word) for word in words])
+        code, output = _called([str(word) for word in words], folder)
     assert code == expect, f"exit {code}, expected {expect}:\n{output}"
     assert "Traceback" not in output, output
     assert_codes(output)
     return output
 
 
-def _called(words: list[str]) -> tuple[int, str]:
+def _called(words: list[str], folder: Path) -> tuple[int, str]:
     """Call the command line; return its exit code and what it printed, both streams as one."""
     printed = io.StringIO()
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     own, sys.argv = sys.argv, ["qaeval", *words]
     try:
         with (
-            contextlib.chdir(REPOSITORY),
+            contextlib.chdir(folder),
             contextlib.redirect_stdout(printed),
             contextlib.redirect_stderr(printed),
         ):

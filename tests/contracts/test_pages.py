@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -24,6 +25,8 @@ RUN = (
     DOCS / "language-models.md",
     *(DOCS / f"{name}.md" for name in ("extending", "training", "settings", "cluster")),
 )
+# Signs that a shell may read otherwise than as they are; a word that is no more than others, too.
+_SHELL = re.compile(r"[$*?~`]|^[();<>|&]+$")
 _LINK = re.compile(r"\]\(([^)\s]+)\)")
 
 
@@ -135,24 +138,57 @@ def is_there(dotted: str) -> bool:
     return False
 
 
+def own_commands(body: str) -> list[list[str]]:
+    """Return the words of a block of commands of qaeval; none where it needs a shell."""
+    found = []
+    for line in body.replace("\\\n", " ").splitlines():
+        lexer = shlex.shlex(line, posix=True, punctuation_chars=True)
+        lexer.whitespace_split = True
+        try:
+            program, *words = lexer
+        except ValueError:  # A quote that ends in another line, or no word.
+            return []
+        if program != "qaeval" or any(_SHELL.search(word) for word in words):
+            return []
+        found.append(words)
+    return found
+
+
+def test_commands_that_need_a_shell_are_told() -> None:
+    """Protects from blocks that run here otherwise than in the reader's shell."""
+    assert own_commands("qaeval a 'b > c' \\\n  --d 'e|f'\nqaeval g\n") == [
+        ["a", "b > c", "--d", "e|f"], ["g"]
+    ]  # fmt: skip
+    for body in ("a > b", "a || b", "a\nb", "a 'b\nc'", "a $B", "a *.c", "a; b", "a <<B\nB"):
+        assert own_commands(f"qaeval {body}\n") == [], body
+    assert own_commands("\n") == []
+
+
 @pytest.mark.ray
 @pytest.mark.slow
 @pytest.mark.timeout(1800)  # Five minutes beside other tests.
-def test_code_blocks_run_in_order(tmp_path: Path, artifacts_root: Path) -> None:
-    """Protects from commands in prose that no longer work."""
+def test_code_blocks_run_in_order(
+    tmp_path: Path, artifacts_root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Protects from commands in prose that no longer work.
+
+    Where a block holds nothing but commands of qaeval, this process runs them: each would load for
+    seconds what it has.
+    """
     own = str(Path(sys.executable).parent)
     with LlmServer() as server:
-        environment = {
-            **os.environ,
-            "PATH": f"{own}{os.pathsep}{os.environ['PATH']}",
-            "HOME": str(tmp_path / "home"),  # Where ledgers go.
-            "QAEVAL_ARTIFACTS": str(artifacts_root),
-            "BASE_URL": server.base_url,
-        }
+        monkeypatch.setenv("PATH", f"{own}{os.pathsep}{os.environ['PATH']}")
+        monkeypatch.setenv("HOME", str(tmp_path / "home"))  # Where ledgers go.
+        monkeypatch.setenv("QAEVAL_ARTIFACTS", str(artifacts_root))
+        monkeypatch.setenv("BASE_URL", server.base_url)
         for kind, body in (block for page in RUN for block in blocks(page, "sh", "python")):
+            if kind == "sh" and (commands := own_commands(body)):
+                for words in commands:
+                    qaeval(*words, folder=tmp_path)
+                continue
             command = ["sh", "-e", "-c", body] if kind == "sh" else [sys.executable, "-c", body]
             done = subprocess.run(
-                command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300
+                command, cwd=tmp_path, capture_output=True, text=True, timeout=300
             )
             assert done.returncode == 0, f"{body}\n{done.stdout}\n{done.stderr}"
 
