@@ -30,11 +30,8 @@ def bf16(monkeypatch: pytest.MonkeyPatch) -> None:
     ("graph", "kind"),
     [
         ("pair_score", "bert_pairs"),
-        ("sentence_vector", "roberta"),
-        ("token_vectors", "bert"),
-        ("keyphrase_weights", "bert_tokens"),
-        ("answer_span", "bert_answers"),
-        ("token_logprobs", "llama"),
+        ("token_vectors", "bert"),  # Of all tokens that are asked for, in rows of exact widths.
+        ("token_logprobs", "gpt2"),
     ],
 )
 def test_weights_are_there_once_and_the_record_is_its_own(

@@ -110,7 +110,13 @@ def _is_of(kind: str, process: psutil.Process) -> bool:
 @pytest.mark.ray
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "kind", [pytest.param("gcs", marks=pytest.mark.long), "raylet", "ray::", "everything"]
+    "kind",
+    [
+        pytest.param("gcs", marks=pytest.mark.long),
+        "raylet",
+        "ray::",
+        pytest.param("everything", marks=pytest.mark.long),
+    ],
 )
 def test_the_end_of_ray_is_one_line(tmp_path: Path, kind: str) -> None:
     """It was exit 1 behind a line of progress, three times of three."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -19,20 +20,26 @@ MODELS = {"cross_encoder": ("pair_score", "sas-minilm"), "encoder": ("token_vect
 pytestmark = pytest.mark.slow
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def scored(
-    tmp_path: Path, artifacts_root: Path, monkeypatch: pytest.MonkeyPatch
-) -> tuple[Path, Path]:
-    """Folders of the same rows scored in fp32 and in bfloat16."""
-    stand_in(monkeypatch)
-    root = tmp_path / "artifacts"
+    tmp_path_factory: pytest.TempPathFactory, artifacts_root: Path
+) -> Iterator[tuple[Path, Path]]:
+    """Folders of the same rows scored in fp32 and in bfloat16; their artifacts lie beside them."""
+    folder = tmp_path_factory.mktemp("bf16")
+    with pytest.MonkeyPatch.context() as patch:
+        stand_in(patch)
+        yield _scored(folder, artifacts_root)
+
+
+def _scored(folder: Path, artifacts_root: Path) -> tuple[Path, Path]:
+    root = folder / "artifacts"
     for graph, model in MODELS.values():
         name = ArtifactRequest(graph, model, "fp32").folder_name
         shutil.copytree(artifacts_root / name, root / name)
         build_artifact(ArtifactRequest(graph, model, "bf16"), root)
-    source = write_parquet(tmp_path / "input.parquet", short_sample(N_ROWS))
+    source = write_parquet(folder / "input.parquet", short_sample(N_ROWS))
     words = ["--metrics", "sas,bertscore", "--local", f"--set=models.artifacts_path={root}"]
-    plain, exact = tmp_path / "fp32", tmp_path / "bf16"
+    plain, exact = folder / "fp32", folder / "bf16"
     qaeval("score", source, "--out", plain, *words)
     precisions = [f"--set=models.{role}.precision=bf16" for role in MODELS]
     qaeval("score", source, "--out", exact, *words, *precisions)
@@ -55,7 +62,9 @@ def test_scores_are_near_and_signatures_tell_them_apart(scored: tuple[Path, Path
     assert "precision:bf16" not in (plain / "run.json").read_text()
 
 
-def test_a_row_is_explained_as_it_was_scored(scored: tuple[Path, Path], tmp_path: Path) -> None:
+def test_a_row_is_explained_as_it_was_scored(scored: tuple[Path, Path]) -> None:
     """Alone in other batches it would have other bits, and the stored ones would look changed."""
-    said = qaeval("explain", scored[1], "--lowest", "sas", "--artifacts", tmp_path / "artifacts")
+    said = qaeval(
+        "explain", scored[1], "--lowest", "sas", "--artifacts", scored[1].parent / "artifacts"
+    )
     assert "QA0518" not in said

@@ -89,7 +89,10 @@ def children() -> list[psutil.Process]:
     return [child for child in own if "spawn_main" in " ".join(child.cmdline())]
 
 
-@pytest.mark.parametrize(("sample", "n_rows", "most"), [(None, N_ROWS, 3), (500, 2_000, 2)])
+@pytest.mark.parametrize(
+    ("sample", "n_rows", "most"),
+    [pytest.param(None, N_ROWS, 3, marks=pytest.mark.long), (500, 2_000, 2)],
+)
 def test_any_number_of_processes_commits_the_same(
     source: Path,
     tmp_path: Path,
