@@ -7,6 +7,7 @@ with. The files are the same on the disk, too: only the record is another one.
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from functools import partial
@@ -60,7 +61,7 @@ def write_bf16(plain: Artifact, request: ArtifactRequest, folder: Path) -> Artif
             "is traced from safetensors; use fp32 [QA0410]"
         )
     for name in plain.record.files:
-        os.link(plain.folder / name, folder / name)
+        _link(plain.folder / name, folder / name)
     engine = OpenVino(folder / "model.onnx", n_threads=available_cpus(), max_batch_s=None)
     parity, difference = _judged(plain, request, _AsSession(engine))
     told = f"max_abs_diff {parity.max_abs_diff:.2e} (at most {parity.tolerance:g}), spearman "
@@ -81,6 +82,13 @@ def write_bf16(plain: Artifact, request: ArtifactRequest, folder: Path) -> Artif
             "versions": {**plain.record.versions, "openvino": openvino_version()},
         }
     )
+
+
+def _link(source: Path, target: Path) -> None:
+    try:
+        os.link(source, target)
+    except OSError:  # This file system has no links of the kind.
+        shutil.copyfile(source, target)
 
 
 class _AsSession:

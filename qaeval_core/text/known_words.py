@@ -150,6 +150,10 @@ class KnownWords:
         self._pieces = Vocabulary()
         self._rules: dict[object, RuleWords] = {}
 
+    def __reduce__(self) -> tuple[type[KnownWords], tuple[()]]:
+        """Begin anew in another process."""
+        return KnownWords, ()
+
     @property
     def is_full(self) -> bool:
         """Whether no other shard should add to it."""
