@@ -369,6 +369,8 @@ def _formula(plan: InstancePlan, scores: Data) -> Part:
     score, reason = scores[plan.column("")], scores[plan.reason_column]
     n_counted = int(scores[plan.column("runs")] or 0)
     equation = f"undefined: {reason}" if score is None else _equation(score, (n, a, c), weights)
+    letters = {"n": n, "a": a, "c": c, "s": s, "e": expected}
+    shown = ", ".join(f"{name} {number(own)}" for name, own in letters.items() if own is not None)
     values = {
         "n: naturalness": n,
         "a: answerability": a,
@@ -376,7 +378,6 @@ def _formula(plan: InstancePlan, scores: Data) -> Part:
         "e: expected steps": expected,
         "c: complexity, min(s, e) / max(s, e)": c,
     }
-    shown = ", ".join(f"{name[0]} {number(own)}" for name, own in values.items() if own is not None)
     fields = [
         *((name, "undefined" if own is None else number(own)) for name, own in values.items()),
         ("runs that count", str(n_counted)),

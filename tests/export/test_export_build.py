@@ -35,7 +35,9 @@ pytestmark = pytest.mark.slow
 def test_every_graph_has_a_module_and_an_oracle() -> None:
     """A graph that the configuration may ask for and nobody can export fails hours into a run."""
     assert EXPORTS.keys() == GRAPHS.keys() == ORACLES.keys()
-    assert all(graph.tolerance.keys() == {"fp32", "fp16"} for graph in EXPORTS.values())
+    for name, graph in EXPORTS.items():
+        has_bf16 = not name.startswith("relevance_")  # Rounding swaps LRM's tokens.
+        assert graph.tolerance.keys() == {"fp32", "fp16", *["bf16"] * has_bf16}, name
 
 
 def test_either_package_of_onnxruntime_has_a_version(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -228,9 +228,9 @@ def test_texts_of_50_000_words_take_seconds(job: dict, tmp_path: Path) -> None:
     long = [" ".join(chance.choice(words, size=50_000)) for _ in range(3)]
     table = texts_table([long[0]] * 2, [[long[1], long[2]], [long[0]]], context=[long[1]] * 2)
     write_parquet(tmp_path / "input.parquet", table)
-    started = time.perf_counter()
+    started = time.process_time()  # By the clock on the wall, other work would count.
     scores, _ = run(job, *TEXT_METRICS)
-    assert time.perf_counter() - started < 60  # 4 s on two CPUs; a quadratic step takes an hour.
+    assert time.process_time() - started < 60  # Some 20 s; a quadratic step takes an hour.
     assert scores["bleu_4"][1] == scores["rouge_l"][1] == 1.0
     assert 0 < scores["rouge_l"][0] < 0.5
 
