@@ -53,14 +53,14 @@ def write_parquet(path: Path, table: pa.Table, **options: object) -> Path:
     return path
 
 
-def start_qaeval(*words: str | Path) -> subprocess.Popen[str]:
+def start_qaeval(*words: str | Path, folder: Path = REPOSITORY) -> subprocess.Popen[str]:
     """Start a command of qaeval in a process of its own."""
     return subprocess.Popen(
         [sys.executable, "-m", "qaeval.cli", *(str(word) for word in words)],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        cwd=REPOSITORY,
+        cwd=folder,
         env={**os.environ, "PYTHONUNBUFFERED": "1"},
         start_new_session=True,
     )
@@ -88,13 +88,12 @@ def qaeval(
 ) -> str:
     """Run a command of qaeval and return what it printed.
 
-    In this process, which has what each command would load for seconds, and in ``folder``; a
-    command that names a Ray cluster, becomes another program or is to be ``apart``, in one of its
-    own, and in the checkout.
+    In this process, which has what each command would load for seconds; a command that names a Ray
+    cluster, becomes another program or is to be ``apart``, in one of its own.
     """
     is_apart = apart or words[0] in PASSED_ON or "RAY_ADDRESS" in os.environ
     if is_apart or {"--ray", "--address"} & set(words):
-        process = start_qaeval(*words)
+        process = start_qaeval(*words, folder=folder)
         output, _ = process.communicate(timeout=300)
         code = process.returncode
     else:

@@ -1,6 +1,6 @@
 """OpenVINO: the engine of graphs in bfloat16, on CPUs that multiply matrices in it.
 
-The graph is the one in fp32: weights and inputs of products are rounded as it is loaded.
+The graph is the one in fp32: OpenVINO rounds its weights, and what products read.
 """
 
 from __future__ import annotations
