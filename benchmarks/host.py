@@ -1,8 +1,10 @@
 """Host: CPU time of all that is done beside a model, with a stub where the engine stands.
 
 A row: real rows in shards of a CPU, from a table in memory to statistics, tokenizing included; CPU
-time of the process, tokenizing in one thread. A pair: what tokens of real sentences are matched by.
-Outputs are random numbers: what is done with them does not depend on them.
+time of the process, tokenizing in one thread. Once by a worker that has just started, and once by
+one that has met all pieces of these texts: most rows of a large run lie between the two.
+A pair: what tokens of real sentences are matched by. Outputs are random numbers: what is done with
+them does not depend on them.
 
 ``--transport``: MoverScore's transport in one process and by the pool of all CPUs, in turn, by the
 clock, equal numbers checked.
@@ -31,7 +33,7 @@ from benchmarks.measure import environment, interleave
 from qaeval_core.configure import load_config
 from qaeval_core.families.blas_threads import one_blas_thread
 from qaeval_core.families.contract import Engine, statistics_table
-from qaeval_core.families.model_family import FamilyRunner, ModelFamilyPlan
+from qaeval_core.families.model_family import FamilyRunner, ModelFamilyPlan, ModelLayout
 from qaeval_core.families.token_match import TokenMatchWork
 from qaeval_core.families.transport import transport_costs
 from qaeval_core.families.transport_pool import transport_costs_on_all_cpus, usable_cpus
@@ -40,6 +42,7 @@ from qaeval_core.models.artifact import default_root, ensure_artifact
 from qaeval_core.models.batches import token_budget_batches
 from qaeval_core.models.record import ArtifactRecord
 from qaeval_core.planning.compile import compile_run
+from qaeval_core.text.encode import TextEncoder
 
 STEPS = ("make_inputs", "take", "statistics")
 _WORDS = range(18, 33)
@@ -114,38 +117,50 @@ def pass_rows(kind: str, n_rows: int) -> pa.Table:
     return ROW_SETS[kind](load_pairs()).head(n_rows).to_arrow()
 
 
-def measure_passes(n_rows: int) -> dict[str, float]:
-    """Return microseconds of CPU a row of each family: median of passes, in turn."""
-    runs = {name: _pass(*parts, n_rows=n_rows) for name, parts in PASSES.items()}
-    found: dict[str, list[float]] = {name: [] for name in runs}
+def measure_passes(n_rows: int) -> dict[str, dict[str, float]]:
+    """Return microseconds of CPU a row of each family, ``new`` and ``known``: medians, in turn."""
+    runs = {name: _Pass(*parts, n_rows=n_rows) for name, parts in PASSES.items()}
+    found = {name: {kind: list[float]() for kind in ("new", "known")} for name in runs}
     for _ in range(_N_PASSES):
-        for name, run in runs.items():
-            started = time.process_time()
-            n_done = run()
-            found[name].append((time.process_time() - started) / n_done * 1e6)
-    return {name: statistics.median(each) for name, each in found.items()}
+        for name, own in runs.items():
+            own.forget()
+            found[name]["new"].append(own.us_a_row())
+            found[name]["known"].append(own.us_a_row())
+    return {
+        name: {kind: statistics.median(each) for kind, each in own.items()}
+        for name, own in found.items()
+    }
 
 
-def _pass(metric: str, family: str, kind: str, *, n_rows: int) -> Callable[[], int]:
-    """Return what runs a pass and returns its rows; it has run once."""
-    plan, table = family_plan(metric, family), pass_rows(kind, n_rows)
-    config = load_config(overrides={"metrics": {metric: {}}})
-    runner = plan.open_runner(Engine(models=config.models, n_threads=1))
-    assert isinstance(runner, FamilyRunner)
-    assert runner._session is not None
-    runner._session._engine = StubEngine(plan.artifact.record)
-    size = plan.rows_per_shard["cpu"]
+class _Pass:
+    """A pass of a family over rows, with a stub where its engine stands; it has run once."""
 
-    def run() -> int:
-        for start in range(0, len(table), size):
-            rows = table_rows(table.slice(start, size), columns=plan.columns)
-            prepared = runner.layout.prepare(rows)
-            runner.run(prepared)
+    def __init__(self, metric: str, family: str, kind: str, *, n_rows: int) -> None:
+        self._plan, self._table = family_plan(metric, family), pass_rows(kind, n_rows)
+        config = load_config(overrides={"metrics": {metric: {}}})
+        runner = self._plan.open_runner(Engine(models=config.models, n_threads=1))
+        assert isinstance(runner, FamilyRunner)
+        assert runner._session is not None
+        runner._session._engine = StubEngine(self._plan.artifact.record)
+        self._runner = runner
+        self.us_a_row()
+
+    def forget(self) -> None:
+        """Read texts by a tokenizer that has met none."""
+        layout = self._runner.layout
+        assert isinstance(layout, ModelLayout)
+        layout._scorer.encoder = TextEncoder(self._plan.artifact.tokenizer_path)
+
+    def us_a_row(self) -> float:
+        """Run, and return the microseconds of CPU a row."""
+        size = self._plan.rows_per_shard["cpu"]
+        started = time.process_time()
+        for start in range(0, len(self._table), size):
+            rows = table_rows(self._table.slice(start, size), columns=self._plan.columns)
+            prepared = self._runner.layout.prepare(rows)
+            self._runner.run(prepared)
             statistics_table(prepared, first_position=start)
-        return len(table)
-
-    run()
-    return run
+        return (time.process_time() - started) / len(self._table) * 1e6
 
 
 def measure_matching(n_pairs: int) -> dict[str, float]:
@@ -262,7 +277,7 @@ def main() -> None:
         passes = measure_passes(options.rows)
         told["passes"] = {"environment": environment(1), "us_a_row": passes}
         for name, us in passes.items():
-            print(f"{name:<28} {us:6.1f} us of CPU a row")
+            print(f"{name:<28} {us['new']:6.1f} us of CPU a row, {us['known']:6.1f} once known")
     if options.only != "rows":
         found = measure_matching(options.pairs)
         told |= {"environment": environment(1), "us_a_pair": dict(found)}

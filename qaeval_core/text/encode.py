@@ -11,12 +11,12 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
-from tokenizers import Encoding, Tokenizer
-from tokenizers.normalizers import BertNormalizer
+from tokenizers import Encoding
 
-from qaeval_core.errors import ModelError
+from qaeval_core.text.known_tokens import KnownTokens, PieceRule
 from qaeval_core.text.ngrams import IntArray, concat_ranges
 from qaeval_core.text.token_runs import TokenRuns
+from qaeval_core.text.tokenizer_file import TokenizerFile
 
 CharSpans = NDArray[np.int64]
 
@@ -36,11 +36,9 @@ class TextEncoder:
     """
 
     def __init__(self, tokenizer_path: Path) -> None:
-        self._path = tokenizer_path
-        self._tokenizer = _load(tokenizer_path)
-        self._plain: _PlainTexts | None = None
-        if isinstance(self._tokenizer.normalizer, BertNormalizer):
-            self._plain = _PlainTexts(self._tokenizer, tokenizer_path)
+        self._file = TokenizerFile(tokenizer_path)
+        rule = PieceRule.of(self._file.tokenizer)
+        self._reader = self._file if rule is None else KnownTokens(self._file, rule)
 
     def encode(self, texts: Sequence[str]) -> TokenRuns:
         """Return the token ids of each text, special tokens not added.
@@ -48,7 +46,7 @@ class TextEncoder:
         Parameters
         ----------
         texts : sequence of str
-            Any Unicode; an empty text gives an empty array.
+            Any valid Unicode; an empty text gives an empty array.
 
         Returns
         -------
@@ -60,21 +58,7 @@ class TextEncoder:
         ModelError
             If the tokenizer gives up: a pattern of its own may take longer than it allows.
         """
-        if not texts:
-            return TokenRuns.of([])
-        plain = self._plain.forms(texts) if self._plain is not None else {}
-        others = [i for i in range(len(texts)) if i not in plain]
-        ids = self._ids(self._tokenizer, [texts[i] for i in others])
-        if self._plain is not None:
-            ids += self._ids(self._plain.tokenizer, list(plain.values()))
-        return TokenRuns.of(ids).take(np.argsort([*others, *plain]))
-
-    def _ids(self, tokenizer: Tokenizer, texts: list[str]) -> list[list[int]]:
-        try:
-            encodings = tokenizer.encode_batch_fast(texts, add_special_tokens=False)
-        except BaseException as error:
-            raise _refused(self._path, error) from None
-        return [encoding.ids for encoding in encodings]
+        return self._reader.encode(texts) if texts else TokenRuns.of([])
 
     def encode_words(self, texts: Sequence[str]) -> tuple[TokenRuns, list[CharSpans]]:
         """Return of each text its token ids, and where the word of each token lies.
@@ -93,54 +77,13 @@ class TextEncoder:
         """
         if not texts:
             return TokenRuns.of([]), []
-        try:
-            encodings = self._tokenizer.encode_batch(list(texts), add_special_tokens=False)
-        except BaseException as error:
-            raise _refused(self._path, error) from None
+        encodings = self._file.encodings(texts)
         ids = TokenRuns.of([encoding.ids for encoding in encodings])
         return ids, [_word_spans(encoding) for encoding in encodings]
 
     def tokens(self, ids: IntArray) -> list[str]:
         """Return the pieces that token ids stand for, as the vocabulary has them."""
-        return [self._tokenizer.id_to_token(i) or "" for i in ids.tolist()]
-
-
-class _PlainTexts:
-    """Reads printable ASCII as a tokenizer of BERT's does, without its normalizer, twice as fast.
-
-    Of such texts it changes capital letters alone.
-    """
-
-    def __init__(self, tokenizer: Tokenizer, path: Path) -> None:
-        self.tokenizer = _load(path)
-        self.tokenizer.normalizer = None
-        self._makes_small = tokenizer.normalizer.lowercase
-        added = tokenizer.get_added_tokens_decoder().values()
-        self._added = [token.content.lower() for token in added]
-
-    def forms(self, texts: Sequence[str]) -> dict[int, str]:
-        """Return what to read of plain texts, by their places."""
-        found = {}
-        for i, text in enumerate(texts):
-            if text.isascii() and text.isprintable():
-                small = text.lower()
-                for content in self._added:  # Such as "[SEP]".
-                    if content in small:
-                        break
-                else:
-                    found[i] = small if self._makes_small else text
-        return found
-
-
-def _load(path: Path) -> Tokenizer:
-    try:
-        tokenizer = Tokenizer.from_file(str(path))
-    except BaseException as error:
-        raise _refused(path, error) from None
-    # Subtle: files carry truncation at 128 and padding to 128; both would be silent loss.
-    tokenizer.no_truncation()
-    tokenizer.no_padding()
-    return tokenizer
+        return [self._file.tokenizer.id_to_token(i) or "" for i in ids.tolist()]
 
 
 def _word_spans(encoding: Encoding) -> CharSpans:
@@ -153,18 +96,6 @@ def _word_spans(encoding: Encoding) -> CharSpans:
     np.minimum.at(start, word, offsets[:, 0])
     np.maximum.at(stop, word, offsets[:, 1])
     return np.stack([start[word], stop[word]], axis=1)
-
-
-def _refused(path: Path, error: BaseException) -> BaseException:
-    """Return what to raise: a panic of the library is no Exception, nor is Ctrl-C."""
-    is_panic = type(error).__name__ == "PanicException"
-    if not isinstance(error, Exception) and not is_panic:
-        return error
-    if isinstance(error, MemoryError):
-        return error
-    return ModelError(
-        f"{path} cannot be used: {next(iter(str(error).splitlines()), '')[:300]} [QA0418]"
-    )
 
 
 def equal_windows(n_tokens: int, *, max_tokens: int) -> list[tuple[int, int]]:

@@ -21,13 +21,18 @@ import pyarrow.compute as pc
 from qaeval_core.text.ngrams import IntArray, concat_ranges
 from qaeval_core.text.tokenize import BETWEEN, Split, WordSplitter
 
-_BETWEEN_ID = -1
+_MARK_ID = -1
 # What is known is forgotten behind the shard that brings more: some 30 MB for each rule.
 _MAX_KNOWN = 131_072
 
 
 class Vocabulary(defaultdict[str, int]):
-    """Word -> id, counted from 0 without a call into Python; the mark between texts is -1.
+    """Word -> id, counted from 0 without a call into Python.
+
+    Parameters
+    ----------
+    *marks : str
+        Signs that are no words: -1.
 
     Attributes
     ----------
@@ -35,15 +40,16 @@ class Vocabulary(defaultdict[str, int]):
         Words by id. It only grows, so another thread may read what it has.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *marks: str) -> None:
         super().__init__(count().__next__)
-        self[BETWEEN] = _BETWEEN_ID
+        self.update(dict.fromkeys(marks, _MARK_ID))
+        self._n_marks = len(marks)
         self.names: list[str] = []
 
     def number(self, words: Sequence[str]) -> IntArray:
         """Return the id of each word; new ones are added."""
         ids = np.fromiter(map(self.__getitem__, words), np.int64, count=len(words))
-        n_new = len(self) - 1 - len(self.names)
+        n_new = len(self) - self._n_marks - len(self.names)
         self.names += list(islice(reversed(self), n_new))[::-1]
         return ids
 
@@ -100,7 +106,7 @@ class RuleWords:
 
     def __init__(self, rule: WordSplitter | Split) -> None:
         self.splitter = rule if isinstance(rule, WordSplitter) else WordSplitter(rule)
-        self.vocabulary = Vocabulary()
+        self.vocabulary = Vocabulary(BETWEEN)
         self._pieces = Ragged()
 
     def split(self, texts: Sequence[str]) -> tuple[IntArray, IntArray]:
@@ -108,7 +114,7 @@ class RuleWords:
         if not texts:
             return np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64)
         ids = self.vocabulary.number(self.splitter.joined(texts))
-        is_between = ids == _BETWEEN_ID
+        is_between = ids == _MARK_ID
         ends = np.append(np.flatnonzero(is_between), len(ids))
         lengths = np.diff(ends, prepend=-1) - 1
         if len(lengths) != len(texts):

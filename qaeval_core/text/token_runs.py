@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from itertools import chain
 
 import numpy as np
+from numpy.typing import NDArray
 
 from qaeval_core.text.ngrams import IntArray, concat_ranges
 
@@ -61,6 +62,21 @@ class TokenRuns:
         counts = np.stack([part.counts for part in parts], axis=1)
         places = concat_ranges(starts.ravel(), counts.ravel())
         return cls.one_after_another(ids[places], counts.sum(axis=1))
+
+    @classmethod
+    def merged(cls, is_first: NDArray[np.bool_], first: TokenRuns, others: TokenRuns) -> TokenRuns:
+        """Return runs of one, and of others between them.
+
+        Examples
+        --------
+        >>> places = np.array([True, False, True])
+        >>> TokenRuns.merged(places, TokenRuns.of([[1], [2]]), TokenRuns.of([[7, 8]])).flat()
+        array([1, 7, 8, 2])
+        """
+        starts, counts = np.zeros((2, len(is_first)), dtype=np.int64)
+        starts[is_first], counts[is_first] = first.starts, first.counts
+        starts[~is_first], counts[~is_first] = others.starts + len(first.ids), others.counts
+        return cls(np.concatenate([first.ids, others.ids]), starts, counts)
 
     def __len__(self) -> int:
         return len(self.counts)
