@@ -12,10 +12,9 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -32,6 +31,9 @@ from qaeval_core.planning.usual_columns import usual_columns
 from qaeval_core.planning.usual_names import usual_form
 from qaeval_core.signature import hash_content, hash_text
 from qaeval_core.storage.path import StoragePath, read_json
+
+if TYPE_CHECKING:
+    import polars as pl
 
 PREDICTION, SYSTEM = "prediction", "system"
 _VERSION = 1
@@ -171,6 +173,8 @@ def _content(path: str) -> bytes:
 
 
 def _pairs(path: str, content: bytes, encoding: str | None) -> Iterator[tuple[str, Any]]:
+    import polars as pl  # Not at the top: most runs have no predictions of files.
+
     kind = kind_of(path)
     name = PurePosixPath(path).name
     try:
@@ -265,6 +269,8 @@ def joined_files(
     ConfigError, InputError
         If predictions cannot be read, or the data has no ids or has their columns already.
     """
+    import polars as pl
+
     section = config.input
     systems = [
         read_predictions(name, path, encoding=section.encoding)
@@ -362,6 +368,8 @@ def _tables(file: InputFile, columns: Sequence[str] | None = None) -> Iterator[p
 
 
 def _ids_of(table: pa.Table, id_column: str) -> pl.Series:
+    import polars as pl
+
     return pl.Series("", pl.from_arrow(table[id_column])).cast(pl.String)
 
 
@@ -369,6 +377,8 @@ def _counts(
     system: Predictions, files: Sequence[InputFile], id_column: str, texts: pl.DataFrame
 ) -> Iterator[str]:
     """Yield what did not fit: rows without a prediction, predictions without a row, twice told."""
+    import polars as pl
+
     is_found = np.zeros(texts.height, dtype=bool)
     numbered = texts.select("").with_row_index("number")
     n_missing = 0

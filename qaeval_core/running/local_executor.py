@@ -27,7 +27,7 @@ from qaeval_core.planning.shards import Piece
 from qaeval_core.running.passes import OnShard, load_frequencies
 from qaeval_core.running.piece_worker import Done, PieceWorker, worker_store
 from qaeval_core.running.progress import LabelProgress, ProgressCounter, ProgressPrinter
-from qaeval_core.running.range_executor import LocalRangeExecutor, RangeExecutor
+from qaeval_core.running.range_executor import LocalRangeExecutor, Processes, RangeExecutor
 from qaeval_core.running.stop_sign import StopSign
 from qaeval_core.running.visibility import Sight
 from qaeval_core.running.word_processes import WordPass, commit_piece, process_count
@@ -36,6 +36,8 @@ from qaeval_core.store.row_ranges import RowRange
 # So long words are counted here before it is known how long they take; of few rows always.
 _TRIED_S = 0.5
 _LEAST_ROWS = 8_192
+# Nobody counts words of more rows in a second.
+_MOST_ROWS_PER_S = 200_000
 
 
 def local_device(cluster: ClusterSection) -> Device:
@@ -113,6 +115,11 @@ class LocalPieceExecutor:
     ) -> None:
         self.stop = stop or threading.Event()
         self._n_threads = n_threads
+        self._processes = Processes(n_threads or available_cpus())
+
+    def close(self) -> None:
+        """End the processes that it began."""
+        self._processes.close()
 
     def begin(self, sight: Sight) -> None:
         """Nothing to look at: this process found the files and made the folders itself."""
@@ -123,12 +130,13 @@ class LocalPieceExecutor:
         with LabelProgress(interval_s, is_brief=True) as tell:
             n_processes = self._n_threads or available_cpus()
             look = StopSign(self.stop).look
-            executor = LocalRangeExecutor(tell, n_processes=n_processes, look=look)
+            executor = LocalRangeExecutor(
+                tell, n_processes=n_processes, look=look, processes=self._processes
+            )
             try:
                 yield executor
             finally:
                 executor.settle()
-                executor.close()
 
     def make_pass(
         self,
@@ -181,6 +189,10 @@ class LocalPieceExecutor:
                 yield from worker.run(pieces)
                 return
             n_rows, began = sum(own.n_rows for own in pieces), None
+            n_cpus = min(self._n_threads or available_cpus(), len(pieces))
+            n_surely = process_count(n_rows / _MOST_ROWS_PER_S, n_cpus)
+            if n_surely > 1:  # They load while the first pieces are counted here.
+                self._processes.begin(n_surely)
             for n_tried, piece in enumerate(pieces, 1):
                 for done in worker.run([piece]):
                     yield done
@@ -194,8 +206,8 @@ class LocalPieceExecutor:
                     continue
                 passed, n_timed = time.perf_counter() - began[0], supervisor.n_rows - began[1]
                 if passed >= _TRIED_S and n_timed:
-                    n_cpus = min(self._n_threads or available_cpus(), len(pieces) - n_tried)
-                    n_processes = process_count(passed / n_timed * n_left, n_cpus)
+                    n_most = min(n_cpus, len(pieces) - n_tried)
+                    n_processes = process_count(passed / n_timed * n_left, n_most)
                     if n_processes > 1:
                         break
             else:
@@ -230,7 +242,12 @@ class LocalPieceExecutor:
             retry_s=job.config.scoring.retry_storage_s,
             others=job.commits.with_other_samples([family.key for family in families]),
         )
-        executor = LocalRangeExecutor(n_processes=n, look=StopSign(self.stop).look, least_rows=0)
+        executor = LocalRangeExecutor(
+            n_processes=n,
+            look=StopSign(self.stop).look,
+            least_rows=0,
+            processes=self._processes,
+        )
         sizes = [piece.n_rows for piece in pieces]
         work = partial(commit_piece, given=given)
         try:
@@ -240,7 +257,6 @@ class LocalPieceExecutor:
                 yield from committed
         finally:
             executor.settle()
-            executor.close()
 
     @contextmanager
     def _worker(

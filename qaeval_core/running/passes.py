@@ -42,6 +42,9 @@ class PieceExecutor(Protocol):
     def begin(self, sight: Sight) -> None:
         """Look whether all workers see what they must; BlindNodeError if one does not."""
 
+    def close(self) -> None:
+        """End what it began, whether or not the run did."""
+
     def ranges(self, *, interval_s: float) -> AbstractContextManager[RangeExecutor]:
         """Return who works on ranges of rows, for a while, and prints how far it is."""
 

@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from multiprocessing import get_context
@@ -18,7 +18,7 @@ from types import ModuleType
 from typing import Any, Protocol, TypeVar
 
 from qaeval_core.errors import RunError
-from qaeval_core.running import stop_sign
+from qaeval_core.running import stop_sign, without_pandas
 from qaeval_core.storage.path import StoragePath
 
 T = TypeVar("T")
@@ -44,6 +44,53 @@ class RangeExecutor(Protocol):
         """Return when nobody works any more; what has not begun is given up."""
 
 
+class Processes:
+    """Processes of this machine, which begin when they are first needed.
+
+    Parameters
+    ----------
+    most : int
+        So many at once.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._pool: ProcessPoolExecutor | None = None
+        self._is_over: ProcessEvent | None = None
+
+    def begin(self, n: int) -> ProcessPoolExecutor:
+        """Begin so many of them, where none has begun yet."""
+        if self._pool is None:
+            # Not forked: threads of Arrow and polars would not be there.
+            context = get_context("spawn")
+            self._is_over = context.Event()
+            self._pool = ProcessPoolExecutor(
+                self._most,
+                mp_context=context,
+                initializer=_begin,
+                initargs=(os.getpid(), self._is_over, without_pandas.is_needless()),
+            )
+            with _as_children_begin():
+                for _ in range(min(n, self._most)):
+                    self._pool.submit(os.getpid)
+        return self._pool
+
+    def stop(self, waiting: Collection[Future[Any]]) -> None:
+        """Give up what has not begun, tell the rest to stop, and wait for it."""
+        for future in waiting:
+            future.cancel()
+        if waiting and self._is_over is not None:
+            self._is_over.set()
+            wait(waiting)
+            self._is_over.clear()
+
+    def close(self) -> None:
+        """End them."""
+        if self._pool is not None:
+            self._pool.shutdown(cancel_futures=True)
+            self._pool = None
+
+
 class LocalRangeExecutor:
     """Works in this process, or in a few of this machine's.
 
@@ -57,6 +104,8 @@ class LocalRangeExecutor:
         Called while it waits, and before each item; raises to end the work.
     least_rows : int, default 500,000
         Of fewer rows, no processes are started.
+    processes : Processes, optional
+        Whose they are; else its own, until `close`.
     """
 
     def __init__(
@@ -66,13 +115,14 @@ class LocalRangeExecutor:
         n_processes: int = 1,
         look: Callable[[], None] | None = None,
         least_rows: int | None = None,
+        processes: Processes | None = None,
     ) -> None:
         self._tell = tell or (lambda label, done, total: None)
         self._look = look or (lambda: None)
         self._n_processes = n_processes
         self._least_rows = _ROWS_FOR_PROCESSES if least_rows is None else least_rows
-        self._pool: ProcessPoolExecutor | None = None
-        self._is_over: ProcessEvent | None = None
+        self._is_own = processes is None
+        self._processes = processes or Processes(n_processes)
         self._waiting: deque[Future[Any]] = deque()
 
     def begin(self, folder: StoragePath | None, inputs: Sequence[str]) -> None:
@@ -99,26 +149,14 @@ class LocalRangeExecutor:
             yield function(items[i])
 
     def _map_apart(self, function: Callable[[T], R], items: Sequence[T]) -> Iterator[R]:
-        if self._pool is None:
-            # Not forked: threads of Arrow and polars would not be there.
-            context = get_context("spawn")
-            self._is_over = context.Event()
-            self._pool = ProcessPoolExecutor(
-                self._n_processes,
-                mp_context=context,
-                initializer=_begin,
-                initargs=(os.getpid(), self._is_over),
-            )
-            with _as_children_begin():
-                for _ in range(self._n_processes):
-                    self._pool.submit(os.getpid)
+        pool = self._processes.begin(self._n_processes)
         waiting = self._waiting = deque[Future[Any]]()
         n_started = 0
         try:
             for _ in range(len(items)):
                 # One more than work: results wait here, and each is of a million rows.
                 while n_started < len(items) and len(waiting) <= self._n_processes:
-                    waiting.append(self._pool.submit(function, items[n_started]))
+                    waiting.append(pool.submit(function, items[n_started]))
                     n_started += 1
                 while not wait([waiting[0]], timeout=_LOOK_S).done:  # Until then: one to settle.
                     self._look()
@@ -131,19 +169,13 @@ class LocalRangeExecutor:
 
     def settle(self) -> None:
         """Give up what has not begun, tell the rest to stop, and wait for it."""
-        for future in self._waiting:
-            future.cancel()
-        if self._waiting and self._is_over is not None:
-            self._is_over.set()
-            wait(self._waiting)
-            self._is_over.clear()
+        self._processes.stop(self._waiting)
         self._waiting = deque()
 
     def close(self) -> None:
-        """End its processes."""
-        if self._pool is not None:
-            self._pool.shutdown(cancel_futures=True)
-            self._pool = None
+        """End its processes, where they are its own."""
+        if self._is_own:
+            self._processes.close()
 
 
 @contextlib.contextmanager
@@ -163,8 +195,10 @@ def _as_children_begin() -> Iterator[None]:
         sys.modules["__main__"] = main
 
 
-def _begin(parent: int, is_over: ProcessEvent) -> None:
+def _begin(parent: int, is_over: ProcessEvent, leaves_out_pandas: bool) -> None:
     """Let this process end soon after its parent does, however that dies, and by nothing else."""
+    if leaves_out_pandas:
+        without_pandas.leave_out_pandas()
     stop_sign.hear(is_over)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Also of one that begins later.
 

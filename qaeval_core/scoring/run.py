@@ -9,6 +9,7 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -95,7 +96,7 @@ InputChangedError, BlindNodeError, OutRefusedError
         wait_s=output.wait_s,
         is_on=output.lock,
     )
-    with lock:
+    with lock, closing(executor):
         try:
             return _run_locked(job, executor, outages, lock, say)
         except RunStoppedError:

@@ -9,7 +9,6 @@ import hashlib
 from collections.abc import Iterable, Sequence
 
 import numpy as np
-import polars as pl
 import pyarrow as pa
 from numpy.typing import NDArray
 
@@ -96,6 +95,8 @@ def hashes(ids: pa.ChunkedArray) -> NDArray[np.uint64]:
     >>> len(set(hashes(pa.chunked_array([["x", "y", "x"]]))))
     2
     """
+    import polars as pl  # Not at the top: most runs have no ids, and its import takes long.
+
     parts = [_comparable(chunk) for chunk in ids.chunks] or [_comparable(pa.array([], ids.type))]
     joined = pa.chunked_array(parts)
     return pl.Series(pl.from_arrow(joined)).hash().to_numpy()

@@ -108,6 +108,13 @@ def test_any_number_of_processes_commits_the_same(
         "_run_apart",
         lambda *given, n: used.append(n) or spread(*given, n=n),
     )
+    pools: list[int] = []
+    pool = range_executor.ProcessPoolExecutor
+    monkeypatch.setattr(
+        range_executor,
+        "ProcessPoolExecutor",
+        lambda n, **given: pools.append(n) or pool(n, **given),
+    )
     more = {} if sample is None else {"input.sample_groups": sample}
     found = []
     for n in range(1, most + 1):
@@ -119,6 +126,7 @@ def test_any_number_of_processes_commits_the_same(
         assert {own["rows"] for own in families} == {n_rows}
     assert all(own == found[0] for own in found) and len(found[0]) > 3 * N_ROWS / 1_000
     assert used == [2, 2, 3, 3][: 2 * most - 2], "a pass of f1 and bleu_4, and one behind counts"
+    assert pools == [2, 3][: most - 1], "passes, counts and the join share processes"
     assert not children()
 
 

@@ -88,6 +88,9 @@ class RayExecutor:
     def _look(self) -> None:
         StopSign(self.stop).look()
 
+    def close(self) -> None:
+        """Nothing to end: passes and ranges end what they began."""
+
     @contextmanager
     def ranges(self, *, interval_s: float) -> Iterator[RangeExecutor]:
         """Yield who works on ranges of rows: tasks on the nodes that see all."""

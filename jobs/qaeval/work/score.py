@@ -34,6 +34,7 @@ from qaeval_core.planning.job import Inputs, count_rows, make_job
 from qaeval_core.planning.packages import check_packages
 from qaeval_core.planning.predictions import with_prediction_columns
 from qaeval_core.readable_signature import ReadableSignature, own_version
+from qaeval_core.running import without_pandas
 from qaeval_core.running.local_executor import LocalPieceExecutor, local_device
 from qaeval_core.running.sampling import with_sample
 from qaeval_core.scoring.report import no_score_line, summary_lines
@@ -242,6 +243,8 @@ def show_plan(config: RunConfig, inputs: Inputs, order: Order) -> None:
 
 def run_local(config: RunConfig, inputs: Inputs, order: Order) -> RunOutcome:
     """Run in this process."""
+    if without_pandas.is_needless():
+        without_pandas.leave_out_pandas()
     executor = LocalPieceExecutor()
     return _run(config, inputs, executor, order, device=local_device(config.cluster))
 

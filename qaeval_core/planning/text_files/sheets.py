@@ -11,10 +11,12 @@ import csv
 import io
 import itertools
 import re
-
-import polars as pl
+from typing import TYPE_CHECKING
 
 from qaeval_core.planning.text_files.kinds import encoding_of
+
+if TYPE_CHECKING:
+    import polars as pl
 
 # Files of other kinds, whatever they are called: a ZIP archive, an older compound file.
 _WORKBOOKS = (b"PK\x03\x04", b"\xd0\xcf\x11\xe0")
@@ -56,6 +58,8 @@ def read_sheet(
     >>> read_sheet("id;good\n007;0,5\n".encode("utf-8-sig"), "id").rows()
     [('007', 0.5)]
     """
+    import polars as pl
+
     text = _plain_lines(decoded(content, encoding))
     said = _SAID.match(text)
     text = text[said.end() :] if said is not None else text
@@ -73,6 +77,8 @@ def read_sheet(
 
 def _read_cells(column: pl.Series, delimiter: str) -> pl.Series:
     """Return a column of texts as numbers or booleans, if all of it says so."""
+    import polars as pl
+
     cells = column.drop_nulls()
     if column.dtype != pl.String or cells.is_empty():
         return column
@@ -91,9 +97,12 @@ def decimal_comma(column: pl.Series) -> str:
 
     Examples
     --------
+    >>> import polars as pl
     >>> decimal_comma(pl.Series(["1.5", "1.234,5"]))
     " ('1.234,5' has a decimal comma: save numbers with points)"
     """
+    import polars as pl
+
     if column.dtype != pl.String:
         return ""
     found = column.filter(column.str.contains(_DECIMAL_COMMA).fill_null(value=False))
