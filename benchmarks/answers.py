@@ -1,7 +1,8 @@
-"""Benchmark of answers judged by models: SAS and BERTScore beside their peers, and memory.
+"""Benchmark of answers judged by models beside all ways that people have, and memory.
 
-The peers are sentence-transformers' CrossEncoder.predict and bert-score, with the same weights on
-the same pairs, in fp32 and in bf16. qaeval is in fp32. The pairs are answers of five systems and
+The peers are sentence-transformers' CrossEncoder and SentenceTransformer, and bert-score, with the
+same weights on the same pairs: in PyTorch in fp32 and in bf16, as it is and compiled, and on the
+backends of sentence-transformers (`benchmarks.backends`). The pairs are answers of five systems and
 the first gold answer: once as they come, with repeats, and once each distinct pair alone.
 Run ``python -m benchmarks.answers --only sas``. Prints numbers and never judges one.
 """
@@ -9,12 +10,14 @@ Run ``python -m benchmarks.answers --only sas``. Prints numbers and never judges
 from __future__ import annotations
 
 import argparse
+import atexit
 import json
 import os
+import shutil
 import statistics
 import tempfile
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -22,19 +25,23 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 
+from benchmarks.backends import BackendPeer
 from benchmarks.measure import environment, gemm_peak, interleave, model_flops, ratio
 from qaeval_core import Scorer
+from qaeval_core.configure import load_config
 from qaeval_core.families.model_family import FamilyRunner, ModelFamilyPlan
-from qaeval_core.models.cpu import available_cpus
+from qaeval_core.models.cpu import BF16_FLAG, available_cpus, cpu_flags
 from qaeval_core.models.registry import resolve_model
 
 _DATA = Path(__file__).resolve().parents[2] / "shared" / "data" / "squad"
 _ROLES = {"candidate": "candidate", "references": "references"}
 # The peers' own defaults.
-_CROSS_ENCODER_BATCH = 32
+_BATCH = 32
 _BERT_SCORE_BATCH = 64
+_TOKENIZER = {"tokenizer_class": "BertTokenizerFast", "model_max_length": 512}
 
 _TOLERANCE = 1e-4
+_BF16_FLAGS = {"avx512_bf16", BF16_FLAG}
 
 Peer = Callable[[Sequence[str], Sequence[str]], np.ndarray]
 
@@ -64,33 +71,67 @@ ROW_SETS: dict[str, Callable[[pl.DataFrame], pl.DataFrame]] = {
 }
 
 
-def sas_peer(n_threads: int, precision: str) -> Peer:
-    """Return CrossEncoder.predict on the weights of ``sas-minilm``."""
-    import torch
-    from sentence_transformers import CrossEncoder
+@cache
+def _saved(kind: str) -> Path:
+    """Return a folder with the weights that qaeval runs, as transformers saves them.
 
+    Of an encoder without more, sentence-transformers takes the mean of its tokens.
+    """
     from qaeval_export.loading import load_model
 
+    name, role = (
+        ("sas-minilm", "cross_encoder") if kind == "CrossEncoder" else ("minilm", "encoder")
+    )
+    folder = Path(tempfile.mkdtemp(prefix="qaeval-peer-"))
+    atexit.register(shutil.rmtree, folder)
+    loaded = load_model(resolve_model(name, role=role), role=role)
+    loaded.model.save_pretrained(folder)
+    loaded.tokenizer.save(str(folder / "tokenizer.json"))
+    (folder / "tokenizer_config.json").write_text(json.dumps(_TOKENIZER), "utf-8")
+    return folder
+
+
+def _torch_model(kind: str, n_threads: int, precision: str, *, is_compiled: bool) -> Any:
+    import sentence_transformers as peers
+    import torch
+
     torch.set_num_threads(n_threads)
-    source = resolve_model("sas-minilm", role="cross_encoder")
-    loaded = load_model(source, role="cross_encoder")
-    with tempfile.TemporaryDirectory() as folder:
-        loaded.model.save_pretrained(folder)
-        loaded.tokenizer.save(str(Path(folder, "tokenizer.json")))
-        model = CrossEncoder(folder, device="cpu")
+    model = getattr(peers, kind)(str(_saved(kind)), device="cpu")
     if precision == "bf16":
         model.bfloat16()
+    if is_compiled:
+        model[0].forward = torch.compile(model[0].forward, dynamic=True)
+    return model
+
+
+def sas_peer(n_threads: int, precision: str, *, is_compiled: bool = False) -> Peer:
+    """Return CrossEncoder.predict on the weights of ``sas-minilm``."""
+    model = _torch_model("CrossEncoder", n_threads, precision, is_compiled=is_compiled)
 
     def predict(candidates: Sequence[str], references: Sequence[str]) -> np.ndarray:
         pairs = list(zip(references, candidates, strict=True))
-        return np.asarray(
-            model.predict(pairs, batch_size=_CROSS_ENCODER_BATCH, show_progress_bar=False)
-        )
+        return np.asarray(model.predict(pairs, batch_size=_BATCH, show_progress_bar=False))
 
     return predict
 
 
-def bertscore_peer(n_threads: int, precision: str) -> Peer:
+def bi_encoder_peer(n_threads: int, precision: str, *, is_compiled: bool = False) -> Peer:
+    """Return SentenceTransformer.encode of both sides on the weights of ``minilm``."""
+    model = _torch_model("SentenceTransformer", n_threads, precision, is_compiled=is_compiled)
+
+    def cosines(candidates: Sequence[str], references: Sequence[str]) -> np.ndarray:
+        sides = [
+            model.encode(
+                list(own), batch_size=_BATCH, show_progress_bar=False, normalize_embeddings=True
+            )
+            for own in (candidates, references)
+        ]
+        return np.asarray((sides[0] * sides[1]).sum(axis=1))
+
+    return cosines
+
+
+def bertscore_peer(n_threads: int, precision: str, *, is_compiled: bool = False) -> Peer:
     """Return bert-score's F on the weights of ``minilm``, last layer."""
     import torch
     from bert_score import BERTScorer
@@ -100,6 +141,8 @@ def bertscore_peer(n_threads: int, precision: str) -> Peer:
     scorer = BERTScorer(model_type=folder, num_layers=6, device="cpu")
     if precision == "bf16":
         scorer._model.bfloat16()
+    if is_compiled:
+        scorer._model.forward = torch.compile(scorer._model.forward, dynamic=True)
 
     def score(candidates: Sequence[str], references: Sequence[str]) -> np.ndarray:
         found = scorer.score(list(candidates), list(references), batch_size=_BERT_SCORE_BATCH)
@@ -108,29 +151,65 @@ def bertscore_peer(n_threads: int, precision: str) -> Peer:
     return score
 
 
-PRECISIONS = ("fp32", "bf16")
-# Section -> metric, column, peer.
+# Section -> metric, column, role of its model, peer in torch, and as what backends run it.
 SECTIONS = {
-    "sas": ("sas", "sas", sas_peer),
-    "bertscore": ("bertscore", "bertscore_f1", bertscore_peer),
+    "sas": ("sas", "sas", "cross_encoder", sas_peer, "CrossEncoder"),
+    "bi_encoder": ("bi_encoder", "bi_encoder", "encoder", bi_encoder_peer, "SentenceTransformer"),
+    "bertscore": ("bertscore", "bertscore_f1", "encoder", bertscore_peer, ""),
 }
 
 
-def compare(name: str, pairs: pa.Table, *, n_threads: int, n_repeats: int) -> dict[str, object]:
+def make_peers(name: str, n_threads: int) -> dict[str, Peer]:
+    """Return the ways that users of a metric have on this CPU, by name."""
+    _, _, _, in_torch, kind = SECTIONS[name]
+    flags = cpu_flags()
+    # Without instructions for it, PyTorch takes a sixth of its rate in bf16: nobody would.
+    precisions = ["fp32", *(["bf16"] if _BF16_FLAGS & flags else [])]
+    peers = {one: in_torch(n_threads, one) for one in precisions}
+    for one in precisions:
+        peers[f"torch.compile {one}"] = in_torch(n_threads, one, is_compiled=True)
+    backends = [("onnx", "fp32"), ("openvino", "fp32")]
+    if BF16_FLAG in flags:
+        backends.append(("openvino", "bf16"))
+    for backend, precision in backends if kind else ():
+        peers[f"{backend} {precision}"] = BackendPeer(
+            _saved(kind), kind=kind, backend=backend, precision=precision, n_threads=n_threads
+        )
+    return peers
+
+
+def make_scorers(name: str, n_threads: int) -> dict[str, Scorer]:
+    """Return qaeval in fp32, and in bf16 where CPUs have AMX."""
+    metric, _, role, _, _ = SECTIONS[name]
+    scorers = {"qaeval": Scorer([metric], n_threads=n_threads)}
+    if BF16_FLAG in cpu_flags():
+        config = load_config(overrides={f"models.{role}.precision": "bf16"})
+        scorers["qaeval bf16"] = Scorer([metric], config=config, n_threads=n_threads)
+    return scorers
+
+
+def compare(
+    name: str, pairs: pa.Table, peers: Mapping[str, Peer], *, n_threads: int, n_repeats: int
+) -> dict[str, object]:
     """Time a metric and its peers in turn; tokenizing counts on all sides, loading on none."""
-    metric, column, make_peer = SECTIONS[name]
-    scorer = Scorer([metric], n_threads=n_threads)
-    peers = {precision: make_peer(n_threads, precision) for precision in PRECISIONS}
+    column = SECTIONS[name][1]
+    scorers = make_scorers(name, n_threads)
+    scorer = scorers["qaeval"]
     candidates = pairs.column("candidate").to_pylist()
     references = [own[0] for own in pairs.column("references").to_pylist()]
-    own = scorer.score(pairs).column(column).to_numpy(zero_copy_only=False)
-    defined = np.flatnonzero(~np.isnan(own))
-    differences = {
-        precision: np.abs(own - peer(candidates, references)) for precision, peer in peers.items()
+    found = {
+        side: own.score(pairs).column(column).to_numpy(zero_copy_only=False)
+        for side, own in scorers.items()
     }
+    own = found["qaeval"]
+    defined = np.flatnonzero(~np.isnan(own))
+    found |= {side: peer(candidates, references) for side, peer in peers.items()}
+    differences = {side: np.abs(own - other) for side, other in found.items() if side != "qaeval"}
     differing = [i for i in defined.tolist() if differences["fp32"][i] > _TOLERANCE]
     alone = {i: float(peers["fp32"]([candidates[i]], [references[i]])[0]) for i in differing}
-    sides: dict[str, Callable[[], object]] = {"qaeval": lambda: scorer.score(pairs)}
+    sides: dict[str, Callable[[], object]] = {
+        side: partial(one.score, pairs) for side, one in scorers.items()
+    }
     sides.update({one: partial(peer, candidates, references) for one, peer in peers.items()})
     seconds = interleave(sides, n_repeats=n_repeats)
     rates = {side: [pairs.num_rows / one for one in own_s] for side, own_s in seconds.items()}
@@ -138,7 +217,7 @@ def compare(name: str, pairs: pa.Table, *, n_threads: int, n_repeats: int) -> di
         "rows": pairs.num_rows,
         "distinct_pairs": len(set(zip(candidates, references, strict=True))),
         "rows_per_s": rates,
-        "ratios": {one: ratio(rates["qaeval"], rates[one]) for one in PRECISIONS},
+        "ratios": {one: ratio(rates["qaeval"], rates[one]) for one in rates if one != "qaeval"},
         "max_abs_diff": {one: float(own[defined].max()) for one, own in differences.items()},
         "n_differing": len(differing),
         # A peer whose score of a pair depends on its batch mates: run alone, it has another.
@@ -174,13 +253,11 @@ def show(name: str, result: dict[str, Any]) -> None:
     print(f"{name}: {result['rows']:,} pairs, {result['distinct_pairs']:,} distinct")
     for side, rates in result["rows_per_s"].items():
         low, high = min(rates), max(rates)
-        who = side if side == "qaeval" else f"peer in {side}"
-        median = statistics.median(rates)
-        print(f"  {who:<16}{median:10.1f} rows/s   [{low:.1f} .. {high:.1f}]")
+        print(f"  {side:<20}{statistics.median(rates):10.1f} rows/s   [{low:.1f} .. {high:.1f}]")
     for side, own in result["ratios"].items():
         print(
-            f"  ratio to {side:<7}{own['of_medians']:10.2f}"
-            f"          pairs [{own['lowest_pair']:.2f} .. {own['highest_pair']:.2f}]"
+            f"  to {side:<17}{own['of_medians']:10.2f} times  "
+            f"pairs [{own['lowest_pair']:.2f} .. {own['highest_pair']:.2f}]"
         )
     print(
         f"  units run       {result['units']:10,}          of {result['units_unshared']:,}; "
@@ -191,7 +268,7 @@ def show(name: str, result: dict[str, Any]) -> None:
         f"({result['model_seconds']:.2f} s), of {result['gemm_gflops']:.0f} GFLOP/s"
     )
     for side, difference in result["max_abs_diff"].items():
-        print(f"  max |diff| {side:<5}{difference:10.1e}")
+        print(f"  max |diff| {side:<20}{difference:10.1e}")
     print(f"  undefined       {result['n_undefined']:10,}          (empty answers)")
     if result["n_differing"]:
         alone = result["max_abs_diff_alone"]
@@ -204,7 +281,9 @@ def show(name: str, result: dict[str, Any]) -> None:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the chosen sections."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.answers")
-    parser.add_argument("--only", default="sas,bertscore,memory", help="default %(default)s")
+    parser.add_argument(
+        "--only", default=",".join([*SECTIONS, "memory"]), help="default %(default)s"
+    )
     parser.add_argument("--rows", default=",".join(ROW_SETS), help="default %(default)s")
     parser.add_argument("--pairs", type=int, default=5000, help="default %(default)s")
     parser.add_argument("--repeats", type=int, default=5, help="default %(default)s")
@@ -221,11 +300,17 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
             found[name] = run_memory(n_threads=chosen.threads)
             continue
+        peers = make_peers(name, chosen.threads)
         found[name] = own = {}
         for rows in chosen.rows.split(","):
             table = ROW_SETS[rows](pairs).head(chosen.pairs).to_arrow()
-            own[rows] = compare(name, table, n_threads=chosen.threads, n_repeats=chosen.repeats)
+            own[rows] = compare(
+                name, table, peers, n_threads=chosen.threads, n_repeats=chosen.repeats
+            )
             show(name, own[rows])
+        for peer in peers.values():
+            if isinstance(peer, BackendPeer):
+                peer.close()
     if chosen.json:
         chosen.json.write_text(json.dumps(found, indent=2, default=float) + "\n", encoding="utf-8")
 

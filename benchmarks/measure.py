@@ -27,6 +27,8 @@ PACKAGES = ("onnxruntime", "onnxruntime-gpu", "torch", "transformers", "numpy", 
 # Rows x inner x columns: the feed-forward of a base encoder, and of the 135M causal LM.
 GEMM_SHAPES = ((2048, 768, 3072), (512, 576, 1536))
 _GEMM_S = 1.5
+# Threads of the side before may still wait by spinning, and take the CPUs of the next.
+_SETTLE_S = 0.3
 
 
 def environment(n_threads: int) -> dict[str, object]:
@@ -108,6 +110,7 @@ def interleave(
     seconds: dict[str, list[float]] = {name: [] for name in sides}
     for _ in range(n_repeats):
         for name, run in sides.items():
+            time.sleep(_SETTLE_S)
             started = time.perf_counter()
             run()
             seconds[name].append(time.perf_counter() - started)
