@@ -31,7 +31,7 @@ _N_WARM_ROWS = 5
 def run_lrm(settings: Settings) -> dict[str, object]:
     """Time LRM against its loop and print both."""
     _, instance = make_instance()
-    peer = LrmPeer(instance.settings.encoder)
+    peer = LrmPeer(instance.settings.encoder, precision=settings.peer_precision)
     rows = load_rows(settings.n_rows)
     return compare(instance, "lrm", peer, rows, settings, peak_flops=settings.peak_gflops * 1e9)
 
@@ -40,7 +40,11 @@ def run_grg(settings: Settings) -> dict[str, object]:
     """Time GRG against its loop and print both."""
     _, instance = make_instance()
     chosen = instance.settings
-    peer = GrgPeer(chosen.causal_lm, max_window_tokens=chosen.max_window_tokens)
+    peer = GrgPeer(
+        chosen.causal_lm,
+        max_window_tokens=chosen.max_window_tokens,
+        precision=settings.peer_precision,
+    )
     rows = load_rows(settings.n_grg_rows)
     return compare(instance, "grg", peer, rows, settings, peak_flops=settings.peak_gflops * 1e9)
 
@@ -83,6 +87,7 @@ def compare(
     result["max_abs_diff"] = float(np.abs(raw[: len(peer_rows)] - last_raw).max())
     result["n_positive"] = int((last_raw > 0).sum())
     result["rows"] = str(rows)
+    result["peer_precision"] = settings.peer_precision
     result["model"] = plan.artifact.record.model.name
     _show(name, result)
     return result

@@ -26,6 +26,7 @@ class Settings:
     n_threads: int
     peak_tflops: float | None
     peak_gflops: float  # measured: fp32 GEMM on the CPU
+    peer_precision: str = "fp32"
 
 
 def make_instance(

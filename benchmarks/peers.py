@@ -32,11 +32,13 @@ class LrmPeer:
     model : str
         Name of a BERT encoder.
     device : {"cpu", "cuda"}
-        fp32 on a CPU, fp16 on a GPU.
+        fp16 on a GPU.
+    precision : {"fp32", "bf16"}
+        On a CPU.
     """
 
-    def __init__(self, model: str, *, device: str = "cpu") -> None:
-        self._loaded = _load(model, role="encoder", device=device)
+    def __init__(self, model: str, *, device: str = "cpu", precision: str = "fp32") -> None:
+        self._loaded = _load(model, role="encoder", device=device, precision=precision)
         self._device = device
         self._facts = make_facts(
             self._loaded, ArtifactRequest("relevance_matching", "minilm", "fp32")
@@ -93,11 +95,15 @@ class GrgPeer:
     max_window_tokens : int
         Special tokens included.
     device : {"cpu", "cuda"}
-        fp32 on a CPU, fp16 on a GPU.
+        fp16 on a GPU.
+    precision : {"fp32", "bf16"}
+        On a CPU.
     """
 
-    def __init__(self, model: str, *, max_window_tokens: int, device: str = "cpu") -> None:
-        self._loaded = _load(model, role="causal_lm", device=device)
+    def __init__(
+        self, model: str, *, max_window_tokens: int, device: str = "cpu", precision: str = "fp32"
+    ) -> None:
+        self._loaded = _load(model, role="causal_lm", device=device, precision=precision)
         self._device = device
         facts = make_facts(self._loaded, ArtifactRequest("token_logprobs", "smollm2-135m", "fp32"))
         self._n_positions = min(facts.max_positions, max_window_tokens)
@@ -137,8 +143,10 @@ def load_quietly(model: str, *, role: str) -> LoadedModel:
         return load_model(resolve_model(model, role=role), role=role)
 
 
-def _load(model: str, *, role: str, device: str) -> LoadedModel:
+def _load(model: str, *, role: str, device: str, precision: str) -> LoadedModel:
     loaded = load_quietly(model, role=role)
+    if precision == "bf16":
+        loaded.model.bfloat16()
     if device == "cuda":
         loaded.model.half().to(device)
     return loaded

@@ -44,6 +44,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         n_threads=chosen.threads,
         peak_tflops=chosen.peak_tflops,
         peak_gflops=max(peaks.values()),
+        peer_precision=chosen.peer_precision,
     )
     sections = {}
     for name in chosen.only:
@@ -75,6 +76,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--peer-rows", type=int, help="the loops run on the first N rows alone; default all"
+    )
+    parser.add_argument(
+        "--peer-precision", choices=("fp32", "bf16"), default="fp32", help="of the loops"
     )
     parser.add_argument("--repeats", type=int, default=5, help="timed passes; default %(default)s")
     parser.add_argument("--threads", type=int, default=available_cpus(), help="of every side")

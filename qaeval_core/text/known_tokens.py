@@ -100,6 +100,8 @@ class KnownTokens:
         return TokenRuns.merged(has_pieces, found, others)
 
     def _encode(self, texts: Sequence[str]) -> TokenRuns:
+        if not texts:
+            return TokenRuns.of([])
         names, places, n_pieces = _split_at_spaces(texts, joins=bool(self._rule.space))
         stops = np.cumsum(n_pieces)
         is_first = np.zeros(len(places), dtype=bool)

@@ -165,13 +165,13 @@ def other_ways() -> Iterator[str]:
             for rows, kind in ROWS.items():
                 own = answers[metric][rows]
                 rates = {way: median(found) for way, found in own["rows_per_s"].items()}
-                shown = (f"{rates[way]:,.0f}" if way in rates else "" for way in WAYS)
+                shown = (f"{rates[way]:,.0f}" if way in rates else "-" for way in WAYS)
                 way, ratio = fastest(own)
                 yield (
                     f"| {title} | {kind} | {n_threads} | {rates['qaeval']:,.0f} "
                     f"| {' | '.join(shown)} | {ratio:.1f}, {way.removesuffix(' fp32')} "
                     f"| {100 * own['share_of_peak']:.0f} % |"
-                ).replace("|  |", "| |")
+                )
 
 
 def record(name: str) -> dict[str, Any]:
