@@ -58,8 +58,8 @@ class Processes:
         self._pool: ProcessPoolExecutor | None = None
         self._is_over: ProcessEvent | None = None
 
-    def begin(self, n: int) -> ProcessPoolExecutor:
-        """Begin so many of them, where none has begun yet."""
+    def begin(self, n: int) -> None:
+        """Begin so many of them, where none has begun yet; others begin when they are needed."""
         if self._pool is None:
             # Not forked: threads of Arrow and polars would not be there.
             context = get_context("spawn")
@@ -70,10 +70,14 @@ class Processes:
                 initializer=_begin,
                 initargs=(os.getpid(), self._is_over, without_pandas.is_needless()),
             )
-            with _as_children_begin():
-                for _ in range(min(n, self._most)):
-                    self._pool.submit(os.getpid)
-        return self._pool
+            for _ in range(min(n, self._most)):
+                self.submit(os.getpid)
+
+    def submit(self, function: Callable[..., R], *given: object) -> Future[R]:
+        """Return what a process will have returned; the first ones have begun."""
+        assert self._pool is not None
+        with _as_children_begin():
+            return self._pool.submit(function, *given)
 
     def stop(self, waiting: Collection[Future[Any]]) -> None:
         """Give up what has not begun, tell the rest to stop, and wait for it."""
@@ -149,14 +153,14 @@ class LocalRangeExecutor:
             yield function(items[i])
 
     def _map_apart(self, function: Callable[[T], R], items: Sequence[T]) -> Iterator[R]:
-        pool = self._processes.begin(self._n_processes)
+        self._processes.begin(self._n_processes)
         waiting = self._waiting = deque[Future[Any]]()
         n_started = 0
         try:
             for _ in range(len(items)):
                 # One more than work: results wait here, and each is of a million rows.
                 while n_started < len(items) and len(waiting) <= self._n_processes:
-                    waiting.append(pool.submit(function, items[n_started]))
+                    waiting.append(self._processes.submit(function, items[n_started]))
                     n_started += 1
                 while not wait([waiting[0]], timeout=_LOOK_S).done:  # Until then: one to settle.
                     self._look()

@@ -130,6 +130,28 @@ def test_any_number_of_processes_commits_the_same(
     assert not children()
 
 
+MAIN = """
+import time
+from qaeval_core.running.range_executor import LocalRangeExecutor, Processes
+print("loaded", flush=True)
+if __name__ == "__main__":
+    processes = Processes(3)
+    processes.begin(1)
+    own = LocalRangeExecutor(n_processes=3, least_rows=0, processes=processes)
+    list(own.map(time.sleep, [1.0] * 6, label="", n_rows=[1] * 6))
+    print(len(processes._pool._processes))
+    processes.close()
+"""
+
+
+def test_processes_that_begin_later_load_no_program_either(tmp_path: Path) -> None:
+    """Protects from half a second each, and from a traceback where Ctrl-C comes meanwhile."""
+    (tmp_path / "program.py").write_text(MAIN)
+    command = [sys.executable, "program.py"]
+    done = subprocess.run(command, cwd=tmp_path, check=True, capture_output=True, text=True)
+    assert done.stdout.split() == ["loaded", "3"]
+
+
 def test_a_stop_is_heard_within_a_shard_and_nothing_is_lost(
     source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
