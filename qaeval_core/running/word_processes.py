@@ -87,6 +87,11 @@ class _SilentSupervisor:
 _opened: dict[str, PieceWorker] = {}
 
 
+def forget_words() -> None:
+    """Let go of what this process opened for passes: it has other work now."""
+    _opened.clear()
+
+
 def commit_piece(piece: Piece, *, given: WordPass) -> list[Done]:
     """Commit a piece; return what was committed of each shard."""
     if given.token not in _opened:

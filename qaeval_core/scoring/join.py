@@ -30,6 +30,7 @@ from qaeval_core.running.piece_worker import UNREADABLE
 from qaeval_core.running.reader import check_unchanged
 from qaeval_core.running.score_rows import score_rows
 from qaeval_core.running.task_store import TaskStore
+from qaeval_core.running.word_processes import forget_words
 from qaeval_core.schema import (
     NOT_SAMPLED,
     QUARANTINE_MESSAGE,
@@ -171,6 +172,7 @@ def join_task(task: JoinTask, plan: JoinPlan) -> None:
     RunStoppedError, LockLostError
         If the run is to stop, or OUT is another run's.
     """
+    forget_words()
     joined = Joined(plan.overview())
     with ThreadPoolExecutor(_N_READERS) as pool:
         try:
