@@ -68,7 +68,7 @@ class Processes:
                 self._most,
                 mp_context=context,
                 initializer=_begin,
-                initargs=(os.getpid(), self._is_over, without_pandas.is_needless()),
+                initargs=(os.getpid(), self._is_over, without_pandas.is_left_out()),
             )
             for _ in range(min(n, self._most)):
                 self.submit(os.getpid)

@@ -13,7 +13,15 @@ from qaeval_core.plugins import MODULES, packages
 
 
 class _NoPandas:
-    """Finds no pandas."""
+    """Finds no pandas.
+
+    Attributes
+    ----------
+    was_asked : bool
+        Whether Arrow has looked.
+    """
+
+    was_asked = False
 
     @staticmethod
     def find_spec(name: str, path: object = None, target: object = None) -> None:
@@ -27,6 +35,11 @@ def is_needless() -> bool:
     return not (packages() or MODULES)
 
 
+def is_left_out() -> bool:
+    """Return whether this process has left it out, so that processes which it begins do too."""
+    return _NoPandas.was_asked
+
+
 def leave_out_pandas() -> None:
     """Let Arrow know no pandas in this process.
 
@@ -38,5 +51,6 @@ def leave_out_pandas() -> None:
     sys.meta_path.insert(0, _NoPandas)
     try:
         pa.array([None])
+        _NoPandas.was_asked = True
     finally:
         sys.meta_path.remove(_NoPandas)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -10,6 +11,9 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+
+from qaeval_core.running import without_pandas
+from qaeval_core.running.range_executor import Processes
 
 # What a run says, the last line: whether pandas is there, and what Arrow makes of its series.
 CODE = """
@@ -45,6 +49,18 @@ def test_pandas_is_left_out_unless_code_of_others_runs(tmp_path: Path, has_plugi
     )  # fmt: skip
     is_there, n_nulls, frame = run.stdout.split()[-3:]
     assert (is_there, n_nulls, frame) == (str(has_plugin), str(int(has_plugin)), "DataFrame")
+
+
+@pytest.mark.parametrize("is_left_out", [False, True])
+def test_processes_do_what_their_parent_does(
+    monkeypatch: pytest.MonkeyPatch, is_left_out: bool
+) -> None:
+    """Protects from metrics of a program that works with pandas, and runs without the command."""
+    monkeypatch.setattr(without_pandas, "is_left_out", lambda: is_left_out)
+    look = "__import__('pyarrow').array([1]), 'pandas' in __import__('sys').modules"
+    with contextlib.closing(Processes(1)) as processes:
+        processes.begin(1)
+        assert processes.submit(eval, look).result()[1] == (not is_left_out)
 
 
 def test_pandas_that_is_there_stays_known() -> None:
