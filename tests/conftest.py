@@ -127,6 +127,34 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items[:] = [item for item in items if not item.get_closest_marker("long")]
 
 
+_MOST_CHARS = 4_000
+
+
+class FailuresAtOnce:
+    """Prints why a test failed as it fails: a run that is cut off never comes to its end.
+
+    Parameters
+    ----------
+    reporter : TerminalReporter
+    """
+
+    def __init__(self, reporter: pytest.TerminalReporter) -> None:
+        self._reporter = reporter
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.failed:
+            self._reporter.write_line(f"\nFAILED {report.nodeid} ({report.when})")
+            self._reporter.write_line(report.longreprtext[-_MOST_CHARS:])
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_configure(config: pytest.Config) -> None:
+    """Print failures at once; of several processes, the one that has the terminal does."""
+    if not hasattr(config, "workerinput"):
+        reporter = config.pluginmanager.get_plugin("terminalreporter")
+        config.pluginmanager.register(FailuresAtOnce(reporter))
+
+
 _CHOSEN = pytest.StashKey[list[str]]()
 
 

@@ -167,7 +167,7 @@ def usual_max_t(tests: list[Test]) -> list[float]:
     return found
 
 
-@pytest.mark.slow  # 30 s
+@pytest.mark.long
 @pytest.mark.shared_data
 def test_moves_are_found_more_often_than_by_t_tests_of_means(shared_data: Path) -> None:
     """Welch's test of passages' means, corrected for as many tests, is right and simple."""

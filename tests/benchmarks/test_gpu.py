@@ -297,7 +297,7 @@ def _shorter(text: Any) -> Any:
     return text if isinstance(text, list) else " ".join(text.split()[:8])
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.filterwarnings(_PEFT)
 @pytest.mark.parametrize("family", ["grg", "lrm", *_OTHERS])
 def test_peers_run_in_fp16(family: str, made: tuple[ModelFamilyPlan, str], folder: Path) -> None:

@@ -90,7 +90,7 @@ def test_two_systems_swapped_at_random_hardly_ever_differ(judged: tuple) -> None
     assert f"{n_found / N_DRAWS:.1%} of 1,000 draws" in page()
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.shared_data
 def test_fourteen_systems_permuted_at_random_hardly_ever_differ(judged: tuple) -> None:
     """The best is chosen by the same scores: the correction is for all pairs."""

@@ -127,8 +127,8 @@ def test_a_project_with_folders_of_these_names_is_no_hindrance(
     assert Path(where).is_relative_to(REPOSITORY / "jobs") == (install == "editable")
 
 
-@pytest.mark.slow  # An export for each install.
-@pytest.mark.parametrize("install", ["wheel", pytest.param("editable", marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("install", ["wheel", "editable"])
 def test_a_run_from_such_a_project_exports_and_scores(
     install: str, project: Path, request: pytest.FixtureRequest
 ) -> None:

@@ -20,17 +20,16 @@ _PAIRS = [
     ("Anna painted the sea every day.", "灯台"),
     ("Où est l'école ?", "La bibliothèque de l'école est ouverte le mardi. " * 5),
 ]
-_SLOW = pytest.mark.slow
 _CASES = [
     ("pair_score", "bert_pairs", {}),
     ("pair_score", "mpnet_pairs", {}),
-    pytest.param("pair_score", "roberta_pairs", {}, marks=_SLOW),
-    pytest.param("pair_score", "electra_pairs", {}, marks=_SLOW),
+    pytest.param("pair_score", "roberta_pairs", {}, marks=pytest.mark.long),
+    pytest.param("pair_score", "electra_pairs", {}, marks=pytest.mark.long),
     ("sentence_vector", "electra", {}),
-    pytest.param("sentence_vector", "roberta", {}, marks=_SLOW),
-    pytest.param("token_vectors", "mpnet", {"layer": "1"}, marks=_SLOW),
+    pytest.param("sentence_vector", "roberta", {}, marks=pytest.mark.long),
+    pytest.param("token_vectors", "mpnet", {"layer": "1"}, marks=pytest.mark.long),
     ("token_vectors", "bert", {"layer": "0"}),
-    pytest.param("keyphrase_weights", "bert_tokens", {}, marks=_SLOW),
+    pytest.param("keyphrase_weights", "bert_tokens", {}, marks=pytest.mark.long),
     ("keyphrase_weights", "mpnet_tokens", {}),
 ]
 

@@ -10,17 +10,20 @@ import pytest
 pytestmark = pytest.mark.slow
 
 _TOKENS = "n_tokens_padded"
-_SLOW = pytest.mark.slow
 _ENCODERS = [
     ("pair_score", "bert_pairs", {}, 1),  # The last layer is the first token's alone.
     ("relevance_matching", "bert", {}, 1),
     ("relevance_matching", "bert", {"matching": "weighted"}, 2),
     ("sentence_vector", "electra", {}, 2),
     ("answer_span", "bert_answers", {}, 2),
-    pytest.param("keyphrase_weights", "bert_tokens", {}, 2, marks=_SLOW),
-    pytest.param("token_vectors", "bert", {}, 2, marks=_SLOW),
+    pytest.param("keyphrase_weights", "bert_tokens", {}, 2, marks=pytest.mark.long),
+    pytest.param("token_vectors", "bert", {}, 2, marks=pytest.mark.long),
     pytest.param(
-        "relevance_matching", "bert", {"matching": "weighted", "aggregate": "mover"}, 2, marks=_SLOW
+        "relevance_matching",
+        "bert",
+        {"matching": "weighted", "aggregate": "mover"},
+        2,
+        marks=pytest.mark.long,
     ),
 ]
 

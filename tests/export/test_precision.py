@@ -40,9 +40,15 @@ _FLOAT = (TensorProto.FLOAT, TensorProto.FLOAT)
 @pytest.mark.parametrize(
     ("graph", "kind", "options", "operations"),
     [
-        ("token_logprobs", "gpt2", {}, ("Gelu", "Attention", "LayerNormalization")),
+        pytest.param(
+            *("token_logprobs", "gpt2", {}, ("Gelu", "Attention", "LayerNormalization")),
+            marks=pytest.mark.long,
+        ),
         ("token_logprobs", "llama", {}, ("RMSNormalization", "RotaryEmbedding", "Attention")),
-        ("pair_score", "bert_pairs", {}, ("Softmax", "Gelu", "Attention")),
+        pytest.param(
+            *("pair_score", "bert_pairs", {}, ("Softmax", "Gelu", "Attention")),
+            marks=pytest.mark.long,
+        ),
         ("relevance_matching", "bert", {"matching": "weighted"}, ("Softmax", "Attention")),
     ],
 )

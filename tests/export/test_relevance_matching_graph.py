@@ -22,21 +22,20 @@ _PAIRS = [
     ("boats", "Two boats and a lighthouse. " * 6),
     ("Where do the bees drink in summer?", "Bees need water."),
 ]
-_SLOW = pytest.mark.slow
 _CASES = [
-    pytest.param("minilm", "attended", "max", marks=_SLOW),
+    pytest.param("minilm", "attended", "max", marks=pytest.mark.long),
     pytest.param("minilm", "weighted", "max", marks=pytest.mark.long),
     pytest.param("minilm", "weighted", "average", marks=pytest.mark.long),
     ("bert", "attended", "max"),
-    pytest.param("roberta", "attended", "max", marks=_SLOW),
+    pytest.param("roberta", "attended", "max", marks=pytest.mark.long),
     ("electra", "weighted", "average"),
 ]
 _MATCHES_CASES = [
     ("bert", "attended", "max"),
-    pytest.param("roberta", "attended", "max", marks=_SLOW),
-    pytest.param("bert", "weighted", "max", marks=_SLOW),
-    pytest.param("bert", "weighted", "average", marks=_SLOW),
-    pytest.param("minilm", "attended", "max", marks=_SLOW),
+    pytest.param("roberta", "attended", "max", marks=pytest.mark.long),
+    pytest.param("bert", "weighted", "max", marks=pytest.mark.long),
+    pytest.param("bert", "weighted", "average", marks=pytest.mark.long),
+    pytest.param("minilm", "attended", "max", marks=pytest.mark.long),
 ]
 
 

@@ -128,7 +128,10 @@ def test_older_files_say_the_same(plain: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("activation", [torch.nn.Sigmoid, torch.nn.Identity])
-@pytest.mark.parametrize("place", ["as saved", "config.json", "the oldest name"])
+@pytest.mark.parametrize(
+    "place",
+    ["as saved", pytest.param("config.json", marks=pytest.mark.long), "the oldest name"],
+)
 def test_a_cross_encoder_says_what_the_library_says(
     activation: type[torch.nn.Module], place: str, plain: Path, tmp_path: Path
 ) -> None:

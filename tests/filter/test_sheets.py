@@ -168,7 +168,7 @@ def misses(
     return n_certified, n_wrong
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_labels_drawn_before_a_rank_is_known_certify_it(corpus: Questions) -> None:
     """At a target of the very precision that a share has, one in twenty may be wrong.
 

@@ -53,7 +53,11 @@ def test_they_run_on_a_cpu(artifacts_root: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("graph", "precision"), [("token_vectors", "fp32"), ("relevance_matching", "fp16")]
+    ("graph", "precision"),
+    [
+        ("token_vectors", "fp32"),
+        pytest.param("relevance_matching", "fp16", marks=pytest.mark.long),
+    ],
 )
 def test_a_device_that_attends_to_padding_fails_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, graph: str, precision: str

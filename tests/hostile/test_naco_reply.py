@@ -67,7 +67,13 @@ def test_a_reply_of_blanks_and_marks_is_read_in_time(text: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize(
+    "shape",
+    [
+        "in lines",
+        *(pytest.param(own, marks=pytest.mark.long) for own in SHAPES if own != "in lines"),
+    ],
+)
 def test_no_word_of_the_patterns_takes_quadratic_time(shape: str) -> None:
     """Two adjoining ``\\s*`` of a pattern that is added later are found here."""
     for word in WORDS:

@@ -39,7 +39,9 @@ with cluster.connected(ClusterSection()):
 
 @pytest.mark.ray
 @pytest.mark.slow
-@pytest.mark.parametrize("given", [{}, {"RAY_AUTH_MODE": "disabled"}])
+@pytest.mark.parametrize(
+    "given", [pytest.param({}, marks=pytest.mark.long), {"RAY_AUTH_MODE": "disabled"}]
+)
 def test_a_local_cluster_takes_no_call_without_a_token(given: dict[str, str]) -> None:
     """Ray below 2.53 let anyone in the network run code while a run lived, token or not."""
     environment = {key: value for key, value in os.environ.items() if not key.startswith("RAY_")}

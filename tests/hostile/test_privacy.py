@@ -113,7 +113,7 @@ def test_ray_reports_no_usage(home: Path) -> None:
 
 @pytest.mark.slow  # An export, and runs in processes of their own.
 def test_no_command_writes_below_home_or_asks_anybody(home: Path, alone: tuple[str, ...]) -> None:
-    """Of score with its export, explain, export, ``Scorer``; a firewall must have no question."""
+    """Of score with its export, explain, ``Scorer``; a firewall must have no question."""
     from workshop import save_small
 
     folder = home.parent
@@ -124,8 +124,6 @@ def test_no_command_writes_below_home_or_asks_anybody(home: Path, alone: tuple[s
     commands: dict[str, tuple[str | Path, ...]] = {
         "score": ("-m", "qaeval", "score", "input.parquet", "--out", "out", "--local", *own),
         "explain": ("-m", "qaeval", "explain", "out", "--row", "input.parquet:0"),
-        "export": ("-m", "qaeval", "export", "--graph", "token_vectors", "--model", model,
-                   "--layer", "1"),
         "Scorer": (
             "-c",
             "from qaeval_core import Scorer\n"

@@ -106,7 +106,7 @@ def test_two_cpu_cluster_scores_as_one_process_does(
     assert_same_scores(read_scores(out), read_scores(tmp_path / "local"))
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("given", "expected"), [(None, "2"), pytest.param("3", None, marks=pytest.mark.long)]
 )
@@ -157,7 +157,7 @@ print(os.environ.get("RAY_AUTH_MODE"), "RAY_AUTH_TOKEN" in os.environ)
 """
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_local_cluster_leaves_no_token_to_the_next(address: str) -> None:
     """A process that asks for tokens refuses the calls of a cluster without; its actors die."""
     environment = {key: value for key, value in os.environ.items() if not key.startswith("RAY_")}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import signal
@@ -11,8 +12,10 @@ import time
 from pathlib import Path
 
 import polars as pl
+import psutil
 import pytest
 
+from helpers import wait_until
 from qaeval.work.demo import next_steps
 from qaeval_core.sample import hard_table, natural_table
 from tools.picture import PICTURE, page_hash, source_of
@@ -145,6 +148,15 @@ def test_it_says_little_when_it_runs_again(ran: tuple[Path, str], artifacts_root
     assert "ignored" not in done.stderr
 
 
+def has_begun_to_export(pid: int) -> bool:
+    """Whether a child loads what it needs: the command line says so before there is one."""
+    for child in psutil.Process(pid).children(recursive=True):
+        with contextlib.suppress(psutil.Error):
+            if "qaeval_export" in child.cmdline() and child.cpu_times().user > 1.0:
+                return True
+    return False
+
+
 @pytest.mark.slow
 def test_ctrl_c_ends_it(tmp_path: Path) -> None:
     """While models are exported, too, which takes longest."""
@@ -157,6 +169,7 @@ def test_ctrl_c_ends_it(tmp_path: Path) -> None:
     for line in process.stderr:
         if line.startswith("exporting "):
             break
+    wait_until(lambda: has_begun_to_export(process.pid), process)
     os.killpg(process.pid, signal.SIGINT)
     _, said = process.communicate(timeout=300)
     assert process.returncode == 1, said

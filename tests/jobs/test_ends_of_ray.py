@@ -113,7 +113,7 @@ def _is_of(kind: str, process: psutil.Process) -> bool:
     "kind",
     [
         pytest.param("gcs", marks=pytest.mark.long),
-        "raylet",
+        pytest.param("raylet", marks=pytest.mark.long),
         "ray::",
         pytest.param("everything", marks=pytest.mark.long),
     ],

@@ -29,7 +29,7 @@ def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return scored(tmp_path_factory.mktemp("corpus"), n_rows=2000, n_files=3)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.ray
 def test_ray_and_one_process_write_the_same_bytes(out: Path, tmp_path: Path) -> None:
     words = ["--rank-by", "f1", "--rules", "none", "--top-k", "3", "--share", "0.5"]

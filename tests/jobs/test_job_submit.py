@@ -7,14 +7,12 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from filter_corpora import files_of
 from helpers import assert_same_scores, qaeval, read_scores, short_sample, write_parquet
 from ray_head import running_head
 
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(420)]
 
 N_ROWS = 8
-METRICS = ("--metrics", "qrelscore")
 
 
 @pytest.fixture(scope="module")
@@ -24,39 +22,36 @@ def rows(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
+def metrics(tiny_settings: dict[str, object]) -> list[str]:
+    return ["--metrics", "qrelscore", *(f"--set={key}={own}" for key, own in tiny_settings.items())]
+
+
+@pytest.fixture(scope="module")
 def local_scores(
-    rows: Path, artifacts_root: Path, tmp_path_factory: pytest.TempPathFactory
+    rows: Path, metrics: list[str], tmp_path_factory: pytest.TempPathFactory
 ) -> pl.DataFrame:
     """Scores of the same rows without Ray."""
     out = tmp_path_factory.mktemp("local")
-    qaeval("score", rows, "--out", out, "--local", *METRICS, "--set", _artifacts(artifacts_root))
+    qaeval("score", rows, "--out", out, "--local", *metrics)
     return read_scores(out)
 
 
-def _artifacts(root: Path) -> str:
-    return f"models.artifacts_path={root}"
-
-
-@pytest.mark.slow  # A cluster of its own, and jobs that start in it.
+@pytest.mark.long
 @pytest.mark.parametrize("mode", ["token"])
 def test_submitted_jobs_score_or_say_what_is_wrong(
-    mode: str, rows: Path, local_scores: pl.DataFrame, artifacts_root: Path, tmp_path: Path
+    mode: str, rows: Path, local_scores: pl.DataFrame, metrics: list[str], tmp_path: Path
 ) -> None:
-    """A job on a cluster does what one process does, scores or filters; a bad request fails it.
+    """A job on a cluster does what one process does; a bad request fails it.
 
-    A typo would otherwise be a job that "succeeded" and scored nothing.
+    A typo would otherwise be a job that "succeeded" and scored nothing. Jobs that filter are in
+    tests/storage/test_cluster.py.
     """
-    artifacts = _artifacts(artifacts_root)
-    score = ("python", "-m", "qaeval.cli", "score", rows, *METRICS, "--set", artifacts)
+    score = ("python", "-m", "qaeval.cli", "score", rows, *metrics)
     with running_head(mode) as head:
         code, log = head.submit(*score, "--out", tmp_path / "out")
         assert code == 0, log
         wrong_code, wrong_log = head.submit(
             *score, "--out", tmp_path / "wrong", "--column", "context=contxt"
-        )
-        best = (tmp_path / "out", "--rules", "none", "--share", "0.5")
-        kept_code, kept_log = head.submit(
-            *("python", "-m", "qaeval.cli", "filter"), *best, "--to", tmp_path / "kept"
         )
 
     scores = read_scores(tmp_path / "out")
@@ -67,7 +62,3 @@ def test_submitted_jobs_score_or_say_what_is_wrong(
     assert wrong_code != 0, wrong_log
     assert "no column contxt; did you mean 'context'?" in wrong_log
     assert not (tmp_path / "wrong" / "scores").exists()
-
-    assert kept_code == 0 and f"kept 4 of {N_ROWS} rows" in kept_log, kept_log
-    qaeval("filter", *best, "--to", tmp_path / "here", "--local")
-    assert files_of(tmp_path / "kept") == files_of(tmp_path / "here")

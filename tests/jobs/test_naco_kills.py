@@ -72,6 +72,7 @@ def check_done(run: NacoRun, expected: pl.DataFrame, *, known: set[str], since_s
     assert [line for line in again if line["request"] in known] == []
 
 
+@pytest.mark.long
 def test_a_killed_driver_pays_for_nothing_twice(run: NacoRun, uninterrupted: pl.DataFrame) -> None:
     """The machine of a run dies; who starts it again must not pay for what the journal has."""
     process = run.start()

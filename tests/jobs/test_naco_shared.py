@@ -107,6 +107,7 @@ def test_two_runs_on_one_key_share_its_limit(
     check_governor_is_gone(head)
 
 
+@pytest.mark.long
 def test_runs_on_one_journal_pay_once(head: Head, tmp_path: Path, record_property: Report) -> None:
     """Two people score the same rows at once; the longer run goes on when the other leaves."""
     rows = questions(200)

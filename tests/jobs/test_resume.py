@@ -6,6 +6,7 @@ import os
 import signal
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 from helpers import (
@@ -22,32 +23,37 @@ from helpers import (
 
 pytestmark = pytest.mark.ray
 
-N_ROWS = 32
+N_ROWS = 320
 SHARD = "4"
-METRICS = ("--metrics", "qrelscore")
 
 
 @pytest.fixture(scope="module")
 def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("resume")
-    return write_parquet(folder / "input.parquet", short_sample(N_ROWS))
+    rows = pa.concat_tables([short_sample(32)] * (N_ROWS // 32))
+    return write_parquet(folder / "input.parquet", rows)
 
 
 @pytest.fixture(scope="module")
-def uninterrupted(source: Path, artifacts_root: Path) -> Path:
+def metrics(tiny_settings: dict[str, object]) -> list[str]:
+    return ["--metrics", "qrelscore", *(f"--set={key}={own}" for key, own in tiny_settings.items())]
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(source: Path, metrics: list[str]) -> Path:
     """The oracle: the same rows in one process, in shards of another size."""
     out = source.parent / "uninterrupted"
-    qaeval("score", source, "--out", out, "--local", *METRICS)
+    qaeval("score", source, "--out", out, "--local", *metrics)
     return out
 
 
 @pytest.mark.slow
 def test_killed_driver_resumes_without_computing_a_shard_twice(
-    source: Path, uninterrupted: Path, tmp_path: Path
+    source: Path, metrics: list[str], uninterrupted: Path, tmp_path: Path
 ) -> None:
     """Protects from lost, doubled or recomputed rows after kill -9 of the driver."""
     out = tmp_path / "out"
-    words = ["score", source, "--out", out, "--ray", *METRICS, "--rows-per-shard", SHARD]
+    words = ["score", source, "--out", out, "--ray", *metrics, "--rows-per-shard", SHARD]
     process = start_qaeval(*words)
     wait_until(lambda: len(commits(out, "grg")) >= 3, process)
     os.killpg(process.pid, signal.SIGKILL)  # The driver and the local Ray it started.
@@ -64,17 +70,17 @@ def test_killed_driver_resumes_without_computing_a_shard_twice(
     assert "ray log level" not in output.lower()
     assert_same_scores(read_scores(out), read_scores(uninterrupted))
 
-    assert "nothing to do" in qaeval(*words)
+    assert "nothing to do" in qaeval(*("--local" if own == "--ray" else own for own in words))
 
 
 @pytest.mark.long
 def test_killed_scoring_actor_changes_nothing(
-    source: Path, uninterrupted: Path, tmp_path: Path
+    source: Path, metrics: list[str], uninterrupted: Path, tmp_path: Path
 ) -> None:
     """Protects from rows lost or doubled when one worker process dies."""
     out = tmp_path / "out"
     process = start_qaeval(
-        "score", source, "--out", out, "--ray", *METRICS, "--rows-per-shard", SHARD
+        "score", source, "--out", out, "--ray", *metrics, "--rows-per-shard", SHARD
     )
     wait_until(lambda: len(commits(out, "grg")) >= 2, process)
     workers = processes(process.pid, title="ScorePieces")
@@ -88,11 +94,11 @@ def test_killed_scoring_actor_changes_nothing(
 
 @pytest.mark.long
 def test_sigterm_keeps_whole_shards_and_exits_1(
-    source: Path, uninterrupted: Path, tmp_path: Path
+    source: Path, metrics: list[str], uninterrupted: Path, tmp_path: Path
 ) -> None:
     """Protects from work lost when a scheduler asks a job to end."""
     out = tmp_path / "out"
-    words = ["score", source, "--out", out, "--ray", *METRICS, "--rows-per-shard", SHARD]
+    words = ["score", source, "--out", out, "--ray", *metrics, "--rows-per-shard", SHARD]
     process = start_qaeval(*words)
     wait_until(lambda: len(commits(out, "grg")) >= 2, process)
     process.terminate()

@@ -132,7 +132,7 @@ def test_without_contexts_there_is_no_sample(tmp_path: Path) -> None:
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.ray
 def test_ray_scores_the_same_sample(source: Path, scored: tuple[Path, str], tmp_path: Path) -> None:
     """Protects from workers that were not told of the sample."""

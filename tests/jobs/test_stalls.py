@@ -197,6 +197,7 @@ class TestOnRay:
             stuck_run(tmp_path, times=2, monkeypatch=monkeypatch)
         assert len(list((tmp_path / "out").glob("families/*/*.parquet"))) >= 3
 
+    @pytest.mark.long
     def test_a_run_that_is_stuck_can_be_stopped(
         self, local_ray: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:

@@ -20,7 +20,6 @@ _N_PIECES = 2_000
 _ROWS_PER_PIECE = 10
 _N_ROWS = _N_PIECES * _ROWS_PER_PIECE
 _N_SHORT = 1_000
-_MODES = [pytest.param("--ray", marks=pytest.mark.ray), "--local"]
 
 
 @pytest.fixture(scope="module")
@@ -56,7 +55,7 @@ def start(command: list[str], out: Path, *, n_commits: int) -> subprocess.Popen[
     ("number", "mode"),
     [
         pytest.param(signal.SIGTERM, "--ray", marks=pytest.mark.ray),
-        (signal.SIGTERM, "--local"),
+        pytest.param(signal.SIGTERM, "--local", marks=pytest.mark.long),
         pytest.param(signal.SIGINT, "--ray", marks=[pytest.mark.ray, pytest.mark.long]),
         (signal.SIGINT, "--local"),
     ],
@@ -98,7 +97,9 @@ run(cli.main)
 """
 
 
-@pytest.mark.parametrize("mode", _MODES)
+@pytest.mark.parametrize(
+    "mode", [pytest.param("--ray", marks=[pytest.mark.ray, pytest.mark.long]), "--local"]
+)
 def test_a_second_ctrl_c_ends_it_at_once(short: Path, tmp_path: Path, mode: str) -> None:
     out = tmp_path / "out"
     own = words(short, out, mode)

@@ -71,7 +71,7 @@ def test_a_wrong_number_among_right_words_loses(scorer: Scorer) -> None:
     assert (rouge[1::2] < rouge[::2]).all()
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.shared_data
 def test_weights_bring_scores_nearer_to_people(scorer: Scorer, shared_data: Path) -> None:
     """Protects from a classifier that adds nothing: 500 answers on MS-MARCO, judged by people.

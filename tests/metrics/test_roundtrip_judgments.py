@@ -22,6 +22,7 @@ def scorer() -> Scorer:
     return Scorer(["roundtrip"])
 
 
+@pytest.mark.long
 def test_it_finds_answers_in_passages_that_it_has_not_seen(
     scorer: Scorer, shared_data: Path
 ) -> None:

@@ -333,12 +333,18 @@ def test_an_out_with_a_metric_that_is_gone_is_still_of_use(project: Path) -> Non
 
 @pytest.mark.slow
 @pytest.mark.ray
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_modules_go_to_workers(project: Path) -> None:
     """Nodes need not have what the command line names."""
     words = [word for word in SCORE if word != "--local"]
     cli(project, *words, "--ray", "--metrics", "coverage,f1")
     scores = pl.read_parquet(project / "out" / "scores" / "rows.parquet")
     assert scores["coverage"].to_list() == [None, 0.5, *[0.5] * 6]
+
+
+@pytest.mark.long
+@pytest.mark.ray
+def test_a_function_that_fails_on_a_worker_names_its_row(project: Path) -> None:
+    words = [word for word in SCORE if word != "--local"]
     said = cli(project, *words, "--ray", "--metrics", "explode", expect=1)
     assert "on row rows.parquet:4" in said

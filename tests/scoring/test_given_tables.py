@@ -182,19 +182,20 @@ def test_labels_are_a_table_or_a_column() -> None:
 # Ray Data warns of its own defaults, when its context is made first in a process.
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["numpy", "pandas", "pyarrow", "actors"])
-def test_ray_data_maps_batches(kind: str) -> None:
+@pytest.mark.ray
+def test_ray_data_maps_batches() -> None:
     """All formats of batches; as a class, too, whose actors load models once."""
     ray = pytest.importorskip("ray")
     from qaeval.on_ray.cluster import connected
     from qaeval_core.configure import ClusterSection
 
     with connected(ClusterSection()):
-        dataset = ray.data.from_arrow(pa.table(ROWS))
-        if kind == "actors":
-            options: dict[str, Any] = {"fn_constructor_args": (["f1"],), "concurrency": 1}
-            mapped = dataset.map_batches(Scorer, **options)
-        else:
-            mapped = dataset.map_batches(Scorer(["f1"]).score, batch_format=kind)
-        rows = sorted(mapped.take_all(), key=lambda row: row["id"])
-    assert [row["f1"] for row in rows] == pytest.approx(F1)
+        for kind in ("numpy", "pandas", "pyarrow", "actors"):
+            dataset = ray.data.from_arrow(pa.table(ROWS))
+            if kind == "actors":
+                options: dict[str, Any] = {"fn_constructor_args": (["f1"],), "concurrency": 1}
+                mapped = dataset.map_batches(Scorer, **options)
+            else:
+                mapped = dataset.map_batches(Scorer(["f1"]).score, batch_format=kind)
+            rows = sorted(mapped.take_all(), key=lambda row: row["id"])
+            assert [row["f1"] for row in rows] == pytest.approx(F1), kind

@@ -175,7 +175,7 @@ def test_bounds_of_all_shares_hold_together(shape: str) -> None:
         assert np.mean(wrong) <= most(n_draws)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_planned_looks_miss_no_more_than_one_may() -> None:
     """Protects from three looks that are wrong as often as three."""
     n_draws, planned, target = 1000, (200, 400, 800), 0.9
@@ -198,7 +198,7 @@ def test_planned_looks_miss_no_more_than_one_may() -> None:
     assert careless / n_draws > 1.5 * DELTA, "looks that need no plan test none"
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_who_follows_the_advice_misses_no_more_than_one_may() -> None:
     """Up to six looks at the number of labels that was told, planned as it is told to.
 
@@ -275,7 +275,7 @@ def test_a_second_sheet_keeps_a_third_of_a_large_corpus(roundtrip: RankedRows) -
     assert np.mean(missed) <= most(n_draws)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.shared_data
 def test_a_rank_learned_from_a_third_of_the_labels_is_certified_by_the_others(
     shared_data: Path,

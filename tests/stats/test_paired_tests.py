@@ -28,7 +28,7 @@ def audited(changes: np.ndarray, codes: np.ndarray, seed: int = 0) -> list[Paire
     return paired_columns(values, ids, hashes_of(codes, seed), AuditSettings(seed=seed))
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_few_clusters_raise_few_more_alarms_than_promised() -> None:
     """Draws that nothing moves outward alarmed in 3.9 % of audits of thirty contexts, at .01.
 

@@ -114,6 +114,7 @@ def test_killed_workers_are_replaced(source: Path, uri: str, tmp_path: Path, n_k
     finish(source, uri, tmp_path / "out", *MODES["ray"])
 
 
+@pytest.mark.long
 @pytest.mark.ray
 @pytest.mark.parametrize("mode", _MODES)
 @pytest.mark.parametrize("outage", ["refuses", pytest.param("is frozen", marks=pytest.mark.long)])

@@ -277,7 +277,7 @@ def test_the_command_says_what_is_wrong_with_out(bucket: S3Server, source: Path)
         assert "Traceback" not in done.stderr
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.ray
 def test_actors_open_out_by_its_uri(uri: str, source: Path, tmp_path: Path) -> None:
     words = (str(source), "--metrics", "f1", "--rows-per-shard", "8", "--out", uri)

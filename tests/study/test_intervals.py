@@ -258,7 +258,7 @@ def sampled(
 
 @pytest.mark.slow
 @pytest.mark.shared_data
-@pytest.mark.parametrize("n_contexts", [30, 100])
+@pytest.mark.parametrize("n_contexts", [30, pytest.param(100, marks=pytest.mark.long)])
 def test_intervals_hold_the_truth_as_often_as_they_say(
     judged: pl.DataFrame, n_contexts: int
 ) -> None:
