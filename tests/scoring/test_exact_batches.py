@@ -69,7 +69,7 @@ def with_precisions() -> Iterator[Any]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("precision", "metric", "settings", "family", "n_rows", "n_words"), with_precisions()
+    ("precision", "metric", "settings", "family", "n_rows", "n_words"), [*with_precisions()]
 )
 def test_bits_are_the_same_in_any_batch(
     monkeypatch: pytest.MonkeyPatch,
