@@ -107,7 +107,7 @@ def explain(
     # Imported here: --help needs none of it.
     from qaeval_core.explain.page import explanation_lines, write_pages
     from qaeval_core.explain.parts import explanation_content
-    from qaeval_core.explain.row import explain_row, lowest_rows
+    from qaeval_core.explain.row import explain_rows, lowest_rows
     from qaeval_core.families.catalog import add_modules
     from qaeval_core.storage.files import write_json
     from qaeval_core.storage.path import check_lasting
@@ -118,17 +118,13 @@ def explain(
         check_lasting(json, "--json")
         places = [*(row or ()), *(lowest_rows(out, lowest) if lowest is not None else ())]
         named = [*((own, None) for own in identity or ()), *((None, own) for own in places)]
-        explained = [
-            explain_row(
-                out,
-                identity=own,
-                place=place,
-                instances=instance or (),
-                artifacts=artifacts,
-                inputs=source or (),
-            )
-            for own, place in named or [(None, None)]
-        ]
+        explained = explain_rows(
+            out,
+            named or [(None, None)],
+            instances=instance or (),
+            artifacts=artifacts,
+            inputs=source or (),
+        )
     except QAEvalError as error:
         options.fail(error)
     for i, explanation in enumerate(explained):

@@ -207,7 +207,9 @@ def _matches_session(run: FamilyRun) -> Session:
         raise ReconcileError(
             f"{artifact.folder} and {record.model.name} have different tokenizers [QA0518]"
         )
-    return Session(artifact, n_threads=run.n_threads)
+    if artifact.folder not in run.sessions:
+        run.sessions[artifact.folder] = Session(artifact)
+    return run.sessions[artifact.folder]
 
 
 def _check_matches(run: FamilyRun, precision: FloatArray, unit: UnitRun) -> None:

@@ -1,4 +1,4 @@
-"""Explain: compute one row's families again, unit by unit, and compare with what is stored.
+"""Explain: compute some rows' families again, unit by unit, and compare with what is stored.
 
 What the graph returns for a unit is what is explained, and the same numbers, summed by the family's
 own code, have to be the stored statistics.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
@@ -19,9 +19,10 @@ from numpy.typing import NDArray
 from qaeval_core.configure import ModelsSection
 from qaeval_core.families.chat.family import is_chat
 from qaeval_core.families.contract import Engine, FamilyPlan, statistics_table
-from qaeval_core.families.model_family import ModelFamilyPlan, UnitRun, is_model
+from qaeval_core.families.model_family import FamilyRunner, ModelFamilyPlan, UnitRun, is_model
 from qaeval_core.families.model_units import Work
 from qaeval_core.models.artifact import artifact_root
+from qaeval_core.models.session import Session
 from qaeval_core.planning.job import Job
 from qaeval_core.planning.run_plan import InstancePlan
 from qaeval_core.running.passes import load_frequencies
@@ -49,8 +50,8 @@ class FamilyRun:
     statistics : pyarrow.Table of one row
     artifacts : Path
         Where other graphs of the same model lie.
-    n_threads : int, optional
-        Of a model's operators; None is all CPUs.
+    sessions : dict of folder to Session
+        Of other graphs, opened so far for any row.
     """
 
     plan: ModelFamilyPlan
@@ -60,7 +61,7 @@ class FamilyRun:
     units: tuple[UnitRun, ...]
     statistics: pa.Table
     artifacts: Path
-    n_threads: int | None
+    sessions: dict[Path, Session]
 
     def statistic(self, name: str) -> NDArray[np.float64]:
         """Return the values of a list column."""
@@ -89,47 +90,71 @@ class FamilyRun:
         return found
 
 
-def recompute(
-    job: Job, values: Mapping[str, Sequence[object]], *, n_threads: int | None = None
-) -> tuple[list[FamilyRun], dict[str, pa.Table]]:
-    """Compute the families of a job for one row; those that ask are read, not paid for again.
+@dataclass(frozen=True, slots=True)
+class RowRun:
+    """The families of one row, computed again.
+
+    Attributes
+    ----------
+    families : list of FamilyRun
+        Those that run a model, in the order of the job.
+    statistics : dict of family key to pyarrow.Table of one row
+    """
+
+    families: list[FamilyRun] = field(default_factory=list)
+    statistics: dict[str, pa.Table] = field(default_factory=dict)
+
+
+def recompute(job: Job, rows: Sequence[Mapping[str, Sequence[object]]]) -> list[RowRun]:
+    """Compute the families of a job for some rows; those that ask are read, not paid for again.
+
+    One family after another: each model is opened once, and closed before the next one.
 
     Parameters
     ----------
-    values : mapping of role to list of one value
-    n_threads : int, optional
-        Of a model's operators; default all CPUs.
-
-    Returns
-    -------
-    list of FamilyRun
-        Those that run a model, in the order of the job.
-    dict of family key to pyarrow.Table of one row
+    rows : sequence of mapping of role to list of one value
     """
+    found = [RowRun() for _ in rows]
     # No budgets of the run: there, a batch may have had a GPU.
     engine = Engine(
         models=ModelsSection(),
-        n_threads=n_threads,
+        n_threads=None,
         load_frequencies=partial(load_frequencies, store=job.store),
     )
-    runs: list[FamilyRun] = []
-    statistics: dict[str, pa.Table] = {}
-    for plan in job.run.families:
-        own = {role: values[role] for role in plan.columns}
+    for plan in job.run.families if rows else ():
+        given = [{role: values[role] for role in plan.columns} for values in rows]
         if is_model(plan):
-            found = _run_model(job, plan, own, engine)
-            statistics[plan.key] = found.statistics
-            if plan.family.runs_model:
-                runs.append(found)
+            _run_model(job, plan, given, engine, found)
         elif not is_chat(plan):
-            statistics[plan.key] = plan.open_runner(engine).score(own)
-    return runs, statistics
+            runner = plan.open_runner(engine)
+            for own, values in zip(found, given, strict=True):
+                own.statistics[plan.key] = runner.score(values)
+    return found
 
 
 def _run_model(
-    job: Job, plan: ModelFamilyPlan, values: Mapping[str, Sequence[object]], engine: Engine
+    job: Job,
+    plan: ModelFamilyPlan,
+    given: Sequence[Mapping[str, Sequence[object]]],
+    engine: Engine,
+    found: Sequence[RowRun],
+) -> None:
+    """Add to what was found of rows what a family gives."""
+    runner, sessions = plan.open_runner(engine), dict[Path, Session]()
+    for own, values in zip(found, given, strict=True):
+        run = _run_row(job, plan, values, runner, sessions)
+        own.statistics[plan.key] = run.statistics
+        if plan.family.runs_model:
+            own.families.append(run)
+
+
+def _run_row(
+    job: Job,
+    plan: ModelFamilyPlan,
+    values: Mapping[str, Sequence[object]],
+    runner: FamilyRunner,
+    sessions: dict[Path, Session],
 ) -> FamilyRun:
-    runner = plan.open_runner(engine)
     prepared = runner.layout.prepare(values)
     units: list[UnitRun] = []
     runner.run(prepared, on_unit=units.append)
@@ -141,7 +166,7 @@ def _run_model(
         units=tuple(units),
         statistics=statistics_table(prepared, first_position=0),
         artifacts=artifact_root(job.config.models.artifacts_path),
-        n_threads=engine.n_threads,
+        sessions=sessions,
     )
 
 

@@ -1,9 +1,9 @@
-"""Explain: why one row of a finished run has its scores.
+"""Explain: why rows of a finished run have their scores.
 
-OUT and the name of a row in, an `Explanation` out: the row's texts, scores and reasons, and for
-each family that runs a model which tokens its numbers come from, or which replies. Everything is
-computed again with the same artifacts, or from committed readings of replies, and must equal what
-is stored.
+OUT and the names of rows in, an `Explanation` of each out: the row's texts, scores and reasons,
+and for each family that runs a model which tokens its numbers come from, or which replies.
+Everything is computed again with the same artifacts, or from committed readings of replies, and
+must equal what is stored.
 
 But: the page and the lines of the terminal are made in ``page``.
 """
@@ -29,6 +29,7 @@ from qaeval_core.explain.recompute import (
     OTHER_ROUNDING,
     SAME_ROUNDING,
     FamilyRun,
+    RowRun,
     StoredComparison,
     compare,
     recompute,
@@ -74,24 +75,34 @@ def explain_row(
     identity: str | None = None,
     place: str | None = None,
     instances: Sequence[str] = (),
-    n_threads: int | None = None,
     artifacts: Path | None = None,
     inputs: Sequence[str] = (),
 ) -> Explanation:
-    """Explain one row of a finished run; exports no model, and reads none but artifacts.
+    """Explain one row of a finished run, as `explain_rows` does several."""
+    (found,) = explain_rows(
+        out, [(identity, place)], instances=instances, artifacts=artifacts, inputs=inputs
+    )
+    return found
+
+
+def explain_rows(
+    out: AnyPath,
+    rows: Sequence[tuple[str | None, str | None]],
+    *,
+    instances: Sequence[str] = (),
+    artifacts: Path | None = None,
+    inputs: Sequence[str] = (),
+) -> list[Explanation]:
+    """Explain rows of a finished run; exports no model, and reads none but artifacts.
 
     Parameters
     ----------
     out : str, Path or StoragePath
         Where the run wrote to.
-    identity : str, optional
-        The row's id, or
-    place : str, optional
-        ``FILE:N``: input file as in ``scores/``, row number from 0.
+    rows : sequence of (str or None, str or None)
+        Of each its id, or its place ``FILE:N``: input file as in ``scores/``, row number from 0.
     instances : sequence of str, default ()
         Compute these again, and no others; () is all.
-    n_threads : int, optional
-        Of a model's operators; default all CPUs.
     artifacts : Path, optional
         Where artifacts lie; default the cache, whatever the run says.
     inputs : sequence of str, default ()
@@ -104,13 +115,25 @@ def explain_row(
         `ReconcileError` where a value differs from the stored one; its message says why.
     """
     run = read_run(out)
-    place_of_row = find_row(run.out, identity=identity, place=place)
+    places = [find_row(run.out, identity=identity, place=place) for identity, place in rows]
     job = make_same_job(run, instances, artifacts=artifacts, inputs=inputs)
-    row = read_row(run, job, place_of_row)
-    quarantine_reason = _text(row.scores[QUARANTINE_REASON])
-    is_scored = quarantine_reason is None
-    is_computed = is_scored and bool(job.run.instances)
-    again = _compute_again(row, n_threads) if is_computed else _NOTHING
+    found = [read_row(run, job, place) for place in places]
+    computed = [row for row in found if job.run.instances and _quarantined(row) is None]
+    again = {
+        row.place: _checked(row, own)
+        for row, own in zip(computed, recompute(job, [row.values for row in computed]), strict=True)
+    }
+    return [_explanation(row, again.get(row.place)) for row in found]
+
+
+def _quarantined(row: StoredRow) -> str | None:
+    """Return why a row was not scored."""
+    return _text(row.scores[QUARANTINE_REASON])
+
+
+def _explanation(row: StoredRow, computed: _Again | None) -> Explanation:
+    """Return what is known of a row, computed again unless it is None."""
+    run, again = row.run, computed or _NOTHING
     own = tuple(_instances(row, again.scores))
     places, notes = standings(run.out, own)
     return Explanation(
@@ -121,9 +144,9 @@ def explain_row(
         texts={role: _plain(own[0]) for role, own in row.values.items()},
         instances=own,
         families=tuple(again.families),
-        quarantine_reason=quarantine_reason,
+        quarantine_reason=_quarantined(row),
         quarantine_message=quarantine_message(run, row.place),
-        is_equal=True if is_computed else None,
+        is_equal=True if computed else None,
         n_compared=again.compared.n_values,
         max_difference=again.compared.max_difference,
         tolerance=again.compared.tolerance,
@@ -164,10 +187,10 @@ def lowest_rows(out: AnyPath, metric: str) -> list[str]:
     return found
 
 
-def _compute_again(row: StoredRow, n_threads: int | None) -> _Again:
-    """Compute the row's families and scores; raise where they are not what is stored."""
+def _checked(row: StoredRow, computed: RowRun) -> _Again:
+    """Return a row's families and scores; raise where they are not what is stored."""
     chats = read_chats(row)
-    runs, statistics = recompute(row.job, row.values, n_threads=n_threads)
+    runs, statistics = computed.families, dict(computed.statistics)
     tables = {**statistics, **{own.plan.key: own.statistics for own in chats}}
     (scores,) = score_rows(row.job.run, tables).to_pylist()
     # What is pending is not stored.

@@ -471,8 +471,9 @@ class FamilyRunner(Runner):
         self._budget.hold()
         units.take(rows, output)
         if on_unit is not None:
-            n_own = len(output) * len(batch) // len(rows)  # Less what stood there a second time.
-            on_unit(UnitRun(units.make_inputs(batch), output[:n_own]))
+            if len(rows) > len(batch):  # Less what stood there a second time.
+                inputs, output = units.make_inputs(batch), output[: len(output) // 2]
+            on_unit(UnitRun(inputs, output))
         stats.n_batches += 1
         stats.n_tokens += n_tokens
         stats.n_padded_tokens += padded
