@@ -99,6 +99,7 @@ def test_two_exports_have_equal_hashes(workshop: Any, tmp_path: Path) -> None:
     assert b"/site-packages/" not in second.model_path.read_bytes()
 
 
+@pytest.mark.long
 def test_fp16_within_the_gate_is_kept(workshop: Any) -> None:
     """A conversion that silently stays in fp32 would waste the GPU; one in fp16 halves the file."""
     fp32 = workshop.artifact("token_logprobs", "llama")

@@ -148,7 +148,7 @@ def test_a_filter_that_fails_leaves_nothing_of_its_processes(damaged: Path, tmp_
     assert files_of(tmp_path / "kept") == {}
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.ray
 def test_a_filter_that_fails_leaves_nothing_of_its_tasks(damaged: Path, tmp_path: Path) -> None:
     """On a cluster they go on after the command has ended."""

@@ -187,6 +187,7 @@ def test_a_budget_holds_whatever_is_killed(
     check_done(run, uninterrupted, capsys)
 
 
+@pytest.mark.long
 def test_another_run_takes_the_replies_and_explain_shows_them(
     run: BucketRun, source: Path, tmp_path: Path
 ) -> None:

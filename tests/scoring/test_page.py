@@ -418,7 +418,7 @@ def test_a_damaged_report_is_named(out: Path, tmp_path: Path, path: list[str]) -
 
 
 @pytest.mark.ray
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_run_on_ray_has_a_page_and_no_texts_if_asked(tmp_path: Path) -> None:
     """As people run it; and what was left out stays out when the page is written again."""
     questions(60).write_parquet(tmp_path / "q.parquet")
