@@ -82,10 +82,11 @@ def test_jobs_over_a_bucket_do_what_one_process_does_and_give_no_key_away(
     audit = ("--history", str(bucket / "audits"), "--to", str(bucket / "report"), "--pin")
     logs.append(submitted(head, "audit", str(bucket / "out"), *audit, "--address", head.address))
 
-    wrong = ("--out", str(bucket / "wrong"), "--column", "candidate=candidat")
-    code, log = head.submit("python", "-m", "qaeval.cli", "score", *score, *wrong)
+    wrong = (source, "--metrics", "f1", "--column", "references=refrence")
+    place = ("--out", str(bucket / "wrong"))
+    code, log = head.submit("python", "-m", "qaeval.cli", "score", *wrong, *place)
     assert code != 0, "a typo would be a job that succeeded and scored nothing"
-    assert "no column candidat; did you mean 'candidate'?" in log
+    assert "no column refrence; did you mean 'reference'?" in log
     assert not [name for name in names(bucket / "wrong") if "/scores/" in name]
 
     qaeval("score", *score, "--out", tmp_path / "out", "--local")
