@@ -87,7 +87,8 @@ def test_jobs_over_a_bucket_do_what_one_process_does_and_give_no_key_away(
     code, log = head.submit("python", "-m", "qaeval.cli", "score", *wrong, *place)
     assert code != 0, "a typo would be a job that succeeded and scored nothing"
     assert "no column refrence; did you mean 'reference'?" in log
-    assert not [name for name in names(bucket / "wrong") if "/scores/" in name]
+    assert [name for name in names(bucket / "out") if name.startswith("scores/")]
+    assert not names(bucket / "wrong")
 
     qaeval("score", *score, "--out", tmp_path / "out", "--local")
     qaeval("filter", tmp_path / "out", "--to", tmp_path / "kept", "--local", *FILTER)
