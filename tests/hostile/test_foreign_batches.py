@@ -30,10 +30,10 @@ def folder(tmp_path: Path, request: pytest.FixtureRequest) -> StoragePath:
     is_disk = request.param == "disk"
     name = f"{request.node.name}-{tmp_path.name}"
     made = as_path(tmp_path / "journal" if is_disk else f"memory://hostile/{name}/journal")
-    journal = Journal(made, linger_s=0.05)
-    for done in [journal.put_soon(entry(n)) for n in range(N)]:
-        done.result()
+    journal = Journal(made, linger_s=600.0)
+    stored = [journal.put_soon(entry(n)) for n in range(N)]
     journal.close()
+    assert all(done.done() for done in stored)
     return made
 
 
