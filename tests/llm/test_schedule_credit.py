@@ -101,7 +101,7 @@ class Pool:
 @given(
     mean_tokens=st.sampled_from([300, 1000, 3000]),
     too_high=st.floats(1.0, 2.5),
-    latency_s=st.sampled_from([0.1, 1.0, 5.0, 30.0]),
+    latency_s=st.sampled_from([0.1, 1.0, 5.0, 30.0, 90.0]),  # also longer than a window
     n_callers=st.sampled_from([1, 8, 60]),
     pauses=st.lists(st.tuples(st.floats(0, 200), st.floats(0, 60)), max_size=2),
     seed=st.integers(0, 1000),
@@ -119,7 +119,7 @@ def test_credit_brings_no_window_above_the_limit(
     pool = Pool(
         20_000, mean_tokens, too_high, latency_s, n_callers, seed=seed, pauses=sorted(pauses)
     )
-    pool.run(until_s=300.0)
+    pool.run(until_s=300.0 + 6 * latency_s)
     assert len(pool.arrivals) >= 5
     assert pool.most_tokens() <= 20_000
 
@@ -148,10 +148,13 @@ def test_a_server_that_does_not_tell_leaves_estimates_as_they_are() -> None:
 
 
 def test_estimates_that_are_too_low_slow_down_what_follows() -> None:
-    """The server counts more than was said: use of the limit must not stay above it."""
+    """The server counts more than was said: use of the limit must not stay above it.
+
+    Nor may those who wait ask later than they are due, and leave it unused.
+    """
     pool = Pool(200_000, 1000, 0.8, 5.0, 64)
     pool.run(until_s=600.0)
-    assert pool.use(since_s=120.0) <= 1.02
+    assert 0.95 <= pool.use(since_s=120.0) <= 1.02
 
 
 def test_a_caller_that_died_while_it_waited_holds_up_nobody() -> None:
