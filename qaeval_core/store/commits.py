@@ -161,11 +161,6 @@ class FamilyCommits:
         """Whether there are commits of other samples."""
         return self._now.has_others
 
-    def ranges(self, file_id: str) -> list[RowRange]:
-        """Return all ranges of a file, in order."""
-        own = self._now.places.get(file_id, _NONE)
-        return self._now.ranges(own)
-
     def covered(self, file_id: str, *, n_rows: int) -> list[RowRange]:
         """Return the disjoint ranges of a file within its first rows, in order."""
         return self._now.covered_ranges(file_id, n_rows)
@@ -291,7 +286,7 @@ class _Index:
         self.has_others = not bool(is_own.all())
         encoded = file.dictionary_encode()
         self._codes, self._ids = np.asarray(encoded.indices), encoded.dictionary.to_pylist()
-        order = np.lexsort((-self.stops, self.starts, self._codes))
+        order = np.argsort(self._codes, kind="stable")
         order = order[is_own[order]]
         edges = np.searchsorted(self._codes[order], np.arange(len(self._ids) + 1))
         self.places = {

@@ -17,9 +17,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from filter_corpora import filtered
+from filter_corpora import files_of, filtered
 from qaeval_core import filter_table
-from qaeval_core.filter import corpus_rows, order
+from qaeval_core.filter import (
+    corpus_rows,
+    decide,
+    examples,
+    groups,
+    order,
+    quotas,
+    row_arrays,
+    shares,
+)
 from qaeval_core.filter.page import filter_page
 from qaeval_core.filter.request import FilterRequest
 from qaeval_core.filter.run import filter_corpus
@@ -209,12 +218,26 @@ def test_shuffled_rows_keep_what_a_script_in_polars_keeps() -> None:
     assert found.kept.equals(table.filter(pl.col("id").is_in(best["id"].implode())))
 
 
-@pytest.mark.parametrize("options", [OPTIONS[1], OPTIONS[6]])
+def take_small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Walk over all rows in steps as only corpora of many millions need them."""
+    monkeypatch.setattr(order, "_CHUNK", 77)
+    for module in (corpus_rows, decide, examples, groups, quotas, shares):
+        monkeypatch.setattr(module, "STEP", 7)
+
+
+def test_of_rows_with_one_id_and_score_the_first_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    take_small_steps(monkeypatch)
+    table = pl.DataFrame({"id": ["one"] * 40, "score": [0.5] * 40, "n": range(40)})
+    found = filter_table(table, rank_by="score", rules="none", near_duplicates="none", share="0.5")
+    assert found.kept["n"].to_list() == list(range(20))
+
+
+@pytest.mark.parametrize("options", OPTIONS)
 def test_layout_makes_no_difference(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: dict[str, object]
 ) -> None:
-    """Rows shuffled, in 1 or 7 files, in ranges and buckets of any size: the same ids."""
-    rows = random_rows(2000, seed=4)
+    """The same ids in 1 or 7 files and other ranges; the same bytes in small steps, on disk."""
+    rows = random_rows(900, seed=4)
     expected = oracle(rows, **options)  # type: ignore[arg-type]
     table = frame(rows)
     for number, n_files in enumerate((1, 7)):
@@ -227,8 +250,6 @@ def test_layout_makes_no_difference(
         if n_files > 1:
             monkeypatch.setattr(corpus, "ROWS_PER_RANGE", 150)
             monkeypatch.setattr(ranges, "ROWS_PER_READ", 64)
-            monkeypatch.setattr(corpus_rows, "_ROWS_PER_BUCKET", 100)
-            monkeypatch.setattr(order, "_CHUNK", 77)
         request = FilterRequest(**as_request(options))  # type: ignore[arg-type]
         kept = tmp_path / f"kept{number}"
         filter_corpus(request, open_corpus(folder, columns={}), kept)
@@ -239,6 +260,11 @@ def test_layout_makes_no_difference(
             own = pl.read_parquet(path)
             assert own["id"].to_list() == source["id"].to_list()
             assert pl.read_parquet(kept / "kept" / path.name).equals(source.filter(own["kept"]))
+    monkeypatch.setattr(corpus_rows, "_ROWS_PER_BUCKET", 100)
+    monkeypatch.setattr(row_arrays, "_MAX_HELD_BYTES", 0)  # Arrays are mapped files.
+    take_small_steps(monkeypatch)
+    filter_corpus(request, open_corpus(folder, columns={}), tmp_path / "again")
+    assert files_of(tmp_path / "again") == files_of(kept)
 
 
 @pytest.mark.parametrize(
