@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import polars as pl
 import pyarrow as pa
 import pytest
 
@@ -167,6 +168,27 @@ def test_a_fifth_of_faults_is_never_a_number(tmp_path: Path) -> None:
     assert scores.height == len(questions) and scores["judge"].drop_nulls().len() > 20
     found = sorted(scores["judge"].drop_nulls())
     assert found == sorted(number for number in numbers if number is not None)
+
+
+def test_calls_that_were_given_up_are_repeated_if_asked(tmp_path: Path) -> None:
+    """No row of theirs is quarantined: only what is known of the calls tells of them."""
+    rows = rows_of(*(f"Who was number {i}?" for i in range(12)))
+    with LlmServer(faults={"bad_request": 0.3}) as server:
+        job = settings(server, tmp_path, rows)
+        run_locally(job)
+    first = read_scores(tmp_path / "out")
+    failed = first.filter(pl.col("judge").is_null())
+    assert set(failed["judge_reason"]) == {"llm_bad_request"}
+    with LlmServer(port=server.port) as server:
+        run_locally(job)
+        assert server.stats()["n_calls"] == 0
+        run_locally({**job, "scoring.retry_quarantined": True})
+        assert server.stats()["n_calls"] == failed.height
+    found = read_scores(tmp_path / "out")
+    assert found["judge_runs"].to_list() == [1] * 12
+    assert found.filter(pl.col("id").is_in(failed["id"].implode()).not_()).equals(
+        first.filter(pl.col("judge").is_not_null())
+    )
 
 
 def test_the_command_line_says_what_is_missing(tmp_path: Path) -> None:

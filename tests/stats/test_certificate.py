@@ -165,6 +165,19 @@ def test_bounds_are_above_the_target_where_a_share_is_certified_and_nowhere_else
     for share in found.shares:
         assert share.is_certified == (share.lower_bound > target)
         assert share.n_good / share.n_rows <= share.lower_bound or not share.p_value
+    n_tested = int(places.max()) + 1
+    for share in found.shares[:n_tested]:
+        # The fewest good rows that the labels leave possible at the level of a single share.
+        level = found.level if share.is_certified else DELTA / n_tested
+        least, allowed = round(share.lower_bound * share.n_rows), int(target * share.n_rows + 1e-9)
+        p_values = [
+            stats.hypergeom(share.n_rows, n_good, share.n_labels).sf(share.n_good - 1)
+            for n_good in (least - 1, least)
+            if n_good >= 0
+        ]
+        is_cut = least == (allowed + 1 if share.is_certified else allowed)
+        assert is_cut or p_values[-1] > level * (1 - 1e-9)
+        assert is_cut or least == 0 or p_values[0] <= level * (1 + 1e-9)
 
 
 def test_what_lies_below_the_deepest_label_is_not_tested() -> None:
