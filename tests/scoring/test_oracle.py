@@ -239,6 +239,7 @@ def test_scores_equal_the_eager_computation(
                 assert found == pytest.approx(expected, abs=TOLERANCE), row["question"][:40]
 
 
+@pytest.mark.slow
 def test_candidate_longer_than_the_model_is_undefined_and_its_mates_are_not(pair: Pair) -> None:
     """Protects from a crash of the whole batch, and from a cut candidate scored in silence."""
     context = _rows(1)[0]["context"]

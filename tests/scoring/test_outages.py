@@ -81,6 +81,7 @@ def test_an_input_that_comes_back_is_read_on(tmp_path: Path) -> None:
     assert is_whole(tmp_path / "out")
 
 
+@pytest.mark.slow
 def test_damaged_files_are_content_whatever_their_exceptions(tmp_path: Path) -> None:
     """Of 360 damaged files 147 raised OSError, as disks do: types of exceptions tell nothing."""
     reasons = [reasons_of_a_damaged_file(tmp_path / str(seed), seed) for seed in range(60)]

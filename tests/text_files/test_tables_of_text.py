@@ -61,6 +61,7 @@ def test_a_line_that_is_none_is_named(tmp_path: Path) -> None:
         read_study([str(tmp_path / "a.jsonl")])
 
 
+@pytest.mark.slow
 def test_tables_come_by_standard_input(tmp_path: Path) -> None:
     """Of every kind that is known by its bytes."""
     for content in (FORMS["a.jsonl"], FORMS["a.json"], SHEET.encode(), FORMS["a.ndjson.zst"]):
