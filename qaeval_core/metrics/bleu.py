@@ -121,7 +121,7 @@ def _precisions(
         matches, denominators = matches + later, denominators + later
     elif smoothing == "exponential":
         is_counted = totals > 0
-        nth = np.cumsum(missing & is_counted, axis=-1)
+        nth = np.cumsum(missing, axis=-1)  # Orders that do not count come last.
         matches = np.where(missing, 0.5**nth, matches)
     return matches / denominators, is_counted
 

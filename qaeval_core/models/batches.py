@@ -85,7 +85,7 @@ def token_budget_batches(
 
     Examples
     --------
-    >>> [batch.tolist() for batch in token_budget_batches([3, 9, 4, 2], max_batch_tokens=12)]
+    >>> [batch.tolist() for batch in token_budget_batches([3, 12, 4, 2], max_batch_tokens=12)]
     [[1], [2, 0, 3]]
     >>> lengths = [20] * 110 + [10] * 90
     >>> [len(batch) for batch in token_budget_batches(lengths, max_batch_tokens=4096)]
