@@ -27,6 +27,9 @@ def test_covered_ranges_are_disjoint_and_whole(done: list[RowRange]) -> None:
     rows = rows_of(found)
     assert rows == sorted(set(rows)) and set(rows) <= set(range(N_ROWS))
     assert set(found) <= set(done) and all(own.n_rows > 0 for own in found)
+    # Of several that begin with a row the longest counts.
+    kept = [own for own in done if own.n_rows and own.stop <= N_ROWS]
+    assert all(own.stop == max(one.stop for one in kept if one.start == own.start) for own in found)
     # Whatever is left out would overlap, hold no row, or end too late.
     for own in set(done) - set(found):
         assert set(rows_of([own])) & set(rows) or own.n_rows == 0 or own.stop > N_ROWS
