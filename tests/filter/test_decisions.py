@@ -19,16 +19,7 @@ from hypothesis import strategies as st
 
 from filter_corpora import files_of, filtered
 from qaeval_core import filter_table
-from qaeval_core.filter import (
-    corpus_rows,
-    decide,
-    examples,
-    groups,
-    order,
-    quotas,
-    row_arrays,
-    shares,
-)
+from qaeval_core.filter import corpus_rows, order, row_arrays
 from qaeval_core.filter.page import filter_page
 from qaeval_core.filter.request import FilterRequest
 from qaeval_core.filter.run import filter_corpus
@@ -221,11 +212,12 @@ def test_shuffled_rows_keep_what_a_script_in_polars_keeps() -> None:
 def take_small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     """Walk over all rows in steps as only corpora of many millions need them."""
     monkeypatch.setattr(order, "_CHUNK", 77)
-    for module in (corpus_rows, decide, examples, groups, quotas, shares):
-        monkeypatch.setattr(module, "STEP", 7)
+    for name in ("corpus_rows", "decide", "examples", "groups", "quotas", "shares"):
+        monkeypatch.setattr(f"qaeval_core.filter.{name}.STEP", 7)
 
 
 def test_of_rows_with_one_id_and_score_the_first_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Protects from places that are counted from the start of a step."""
     take_small_steps(monkeypatch)
     table = pl.DataFrame({"id": ["one"] * 40, "score": [0.5] * 40, "n": range(40)})
     found = filter_table(table, rank_by="score", rules="none", near_duplicates="none", share="0.5")
@@ -237,7 +229,7 @@ def test_layout_makes_no_difference(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: dict[str, object]
 ) -> None:
     """The same ids in 1 or 7 files and other ranges; the same bytes in small steps, on disk."""
-    rows = random_rows(900, seed=4)
+    rows = random_rows(2000, seed=4)
     expected = oracle(rows, **options)  # type: ignore[arg-type]
     table = frame(rows)
     for number, n_files in enumerate((1, 7)):
