@@ -30,7 +30,7 @@ _N_WARM_ROWS = 5
 
 def run_lrm(settings: Settings) -> dict[str, object]:
     """Time LRM against its loop and print both."""
-    _, instance = make_instance()
+    _, instance = make_instance(_in(settings.precision))
     peer = LrmPeer(instance.settings.encoder, precision=settings.peer_precision)
     rows = load_rows(settings.n_rows)
     return compare(instance, "lrm", peer, rows, settings, peak_flops=settings.peak_gflops * 1e9)
@@ -38,7 +38,7 @@ def run_lrm(settings: Settings) -> dict[str, object]:
 
 def run_grg(settings: Settings) -> dict[str, object]:
     """Time GRG against its loop and print both."""
-    _, instance = make_instance()
+    _, instance = make_instance(_in(settings.precision))
     chosen = instance.settings
     peer = GrgPeer(
         chosen.causal_lm,
@@ -47,6 +47,16 @@ def run_grg(settings: Settings) -> dict[str, object]:
     )
     rows = load_rows(settings.n_grg_rows)
     return compare(instance, "grg", peer, rows, settings, peak_flops=settings.peak_gflops * 1e9)
+
+
+def _in(precision: str) -> dict[str, object]:
+    """Return the settings of a precision; what it costs in accuracy is allowed here."""
+    given = {"precision": precision, "allow_lossy": precision != "fp32"}
+    return {
+        f"models.{role}.{name}": value
+        for role in ("encoder", "causal_lm")
+        for name, value in given.items()
+    }
 
 
 def compare(

@@ -30,7 +30,7 @@ from benchmarks.measure import environment, gemm_peak, interleave, model_flops, 
 from qaeval_core import Scorer
 from qaeval_core.configure import load_config
 from qaeval_core.families.model_family import FamilyRunner, ModelFamilyPlan
-from qaeval_core.models.cpu import BF16_FLAG, available_cpus, cpu_flags
+from qaeval_core.models.cpu import available_cpus, bf16_flag, cpu_flags
 from qaeval_core.models.registry import resolve_model
 
 _DATA = Path(__file__).resolve().parents[2] / "shared" / "data" / "squad"
@@ -41,7 +41,6 @@ _BERT_SCORE_BATCH = 64
 _TOKENIZER = {"tokenizer_class": "BertTokenizerFast", "model_max_length": 512}
 
 _TOLERANCE = 1e-4
-_BF16_FLAGS = {"avx512_bf16", BF16_FLAG}
 
 Peer = Callable[[Sequence[str], Sequence[str]], np.ndarray]
 
@@ -162,15 +161,12 @@ SECTIONS = {
 def make_peers(name: str, n_threads: int) -> dict[str, Peer]:
     """Return the ways that users of a metric have on this CPU, by name."""
     _, _, _, in_torch, kind = SECTIONS[name]
-    flags = cpu_flags()
     # Without instructions for it, PyTorch takes a sixth of its rate in bf16: nobody would.
-    precisions = ["fp32", *(["bf16"] if _BF16_FLAGS & flags else [])]
+    precisions = ["fp32", *(["bf16"] if bf16_flag(cpu_flags()) else [])]
     peers = {one: in_torch(n_threads, one) for one in precisions}
     for one in precisions:
         peers[f"torch.compile {one}"] = in_torch(n_threads, one, is_compiled=True)
-    backends = [("onnx", "fp32"), ("openvino", "fp32")]
-    if BF16_FLAG in flags:
-        backends.append(("openvino", "bf16"))
+    backends = [("onnx", "fp32"), *(("openvino", precision) for precision in precisions)]
     for backend, precision in backends if kind else ():
         peers[f"{backend} {precision}"] = BackendPeer(
             _saved(kind), kind=kind, backend=backend, precision=precision, n_threads=n_threads
@@ -179,10 +175,10 @@ def make_peers(name: str, n_threads: int) -> dict[str, Peer]:
 
 
 def make_scorers(name: str, n_threads: int) -> dict[str, Scorer]:
-    """Return qaeval in fp32, and in bf16 where CPUs have AMX."""
+    """Return qaeval in fp32, and in bf16 where this CPU computes it."""
     metric, _, role, _, _ = SECTIONS[name]
     scorers = {"qaeval": Scorer([metric], n_threads=n_threads)}
-    if BF16_FLAG in cpu_flags():
+    if bf16_flag(cpu_flags()):
         config = load_config(overrides={f"models.{role}.precision": "bf16"})
         scorers["qaeval bf16"] = Scorer([metric], config=config, n_threads=n_threads)
     return scorers
@@ -190,7 +186,7 @@ def make_scorers(name: str, n_threads: int) -> dict[str, Scorer]:
 
 def compare(
     name: str, pairs: pa.Table, peers: Mapping[str, Peer], *, n_threads: int, n_repeats: int
-) -> dict[str, object]:
+) -> dict[str, Any]:
     """Time a metric and its peers in turn; tokenizing counts on all sides, loading on none."""
     column = SECTIONS[name][1]
     scorers = make_scorers(name, n_threads)
@@ -213,21 +209,30 @@ def compare(
     sides.update({one: partial(peer, candidates, references) for one, peer in peers.items()})
     seconds = interleave(sides, n_repeats=n_repeats)
     rates = {side: [pairs.num_rows / one for one in own_s] for side, own_s in seconds.items()}
-    return {
+    result: dict[str, Any] = {
         "rows": pairs.num_rows,
         "distinct_pairs": len(set(zip(candidates, references, strict=True))),
         "rows_per_s": rates,
-        "ratios": {one: ratio(rates["qaeval"], rates[one]) for one in rates if one != "qaeval"},
         "max_abs_diff": {one: float(own[defined].max()) for one, own in differences.items()},
         "n_differing": len(differing),
         # A peer whose score of a pair depends on its batch mates: run alone, it has another.
         "max_abs_diff_alone": max((abs(own[i] - alone[i]) for i in differing), default=0.0),
         "n_undefined": int(len(own) - len(defined)),
-        **_work(scorer, pairs, statistics.median(seconds["qaeval"]), n_threads=n_threads),
+        **_work(scorer, pairs, seconds["qaeval"], n_threads=n_threads),
+        "ratios": {one: ratio(rates["qaeval"], rates[one]) for one in peers},
     }
+    bf16 = "qaeval bf16"
+    if bf16 in scorers:
+        result["bf16"] = {
+            **_work(scorers[bf16], pairs, seconds[bf16], n_threads=n_threads),
+            "ratios": {one: ratio(rates[bf16], rates[one]) for one in ("qaeval", *peers)},
+        }
+    return result
 
 
-def _work(scorer: Scorer, pairs: pa.Table, wall_s: float, *, n_threads: int) -> dict[str, object]:
+def _work(
+    scorer: Scorer, pairs: pa.Table, seconds: Sequence[float], *, n_threads: int
+) -> dict[str, object]:
     """Return tokens, padding, and the share of the GEMM peak of the work that is left to do."""
     (plan,) = scorer.compile(_ROLES).families
     assert isinstance(plan, ModelFamilyPlan)
@@ -236,11 +241,11 @@ def _work(scorer: Scorer, pairs: pa.Table, wall_s: float, *, n_threads: int) -> 
     runner.run(prepared)
     stats = prepared.stats
     flops = model_flops(plan.artifact.record, prepared.work.units.lengths, n_scored=0)
-    peak = max(gemm_peak(n_threads).values()) * 1e9
+    peak = max(gemm_peak(n_threads, plan.artifact.record.precision).values()) * 1e9
     return {
         "units": stats.n_units,
         "units_unshared": stats.n_units_unshared,
-        "tokens_per_s": stats.n_tokens / wall_s,
+        "tokens_per_s": stats.n_tokens / statistics.median(seconds),
         "padding_share": 1 - stats.n_tokens / stats.n_padded_tokens,
         "model_seconds": stats.seconds["run"],
         "share_of_peak": flops / stats.seconds["run"] / peak,
@@ -254,19 +259,9 @@ def show(name: str, result: dict[str, Any]) -> None:
     for side, rates in result["rows_per_s"].items():
         low, high = min(rates), max(rates)
         print(f"  {side:<20}{statistics.median(rates):10.1f} rows/s   [{low:.1f} .. {high:.1f}]")
-    for side, own in result["ratios"].items():
-        print(
-            f"  to {side:<17}{own['of_medians']:10.2f} times  "
-            f"pairs [{own['lowest_pair']:.2f} .. {own['highest_pair']:.2f}]"
-        )
-    print(
-        f"  units run       {result['units']:10,}          of {result['units_unshared']:,}; "
-        f"{result['tokens_per_s']:,.0f} useful tokens/s, padding {result['padding_share']:.1%}"
-    )
-    print(
-        f"  share of peak   {result['share_of_peak']:10.1%}          while the model runs "
-        f"({result['model_seconds']:.2f} s), of {result['gemm_gflops']:.0f} GFLOP/s"
-    )
+    _show_side("qaeval", result)
+    if "bf16" in result:
+        _show_side("qaeval bf16", result["bf16"])
     for side, difference in result["max_abs_diff"].items():
         print(f"  max |diff| {side:<20}{difference:10.1e}")
     print(f"  undefined       {result['n_undefined']:10,}          (empty answers)")
@@ -276,6 +271,22 @@ def show(name: str, result: dict[str, Any]) -> None:
             f"  {result['n_differing']} pairs differ by more than {_TOLERANCE:g}: there scores of "
             f"the fp32 peer depend on batch mates; alone it differs by {alone:.1e}"
         )
+
+
+def _show_side(name: str, found: dict[str, Any]) -> None:
+    for side, own in found["ratios"].items():
+        print(
+            f"  {name} to {side:<20}{own['of_medians']:6.2f} times  "
+            f"pairs [{own['lowest_pair']:.2f} .. {own['highest_pair']:.2f}]"
+        )
+    print(
+        f"  {name} runs {found['units']:,} units of {found['units_unshared']:,}; "
+        f"{found['tokens_per_s']:,.0f} useful tokens/s, padding {found['padding_share']:.1%}"
+    )
+    print(
+        f"  {name} reaches {found['share_of_peak']:.1%} of the peak while the model runs "
+        f"({found['model_seconds']:.2f} s), of {found['gemm_gflops']:.0f} GFLOP/s"
+    )
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -1,9 +1,9 @@
 """bfloat16: what it does to each metric on sets that people have judged.
 
 ``python -m benchmarks.bf16`` scores rows of judged sets in fp32 and by OpenVINO in bfloat16, which
-needs a CPU with ``amx_bf16``. ``--rounded`` asks for no such CPU: ONNX Runtime computes in fp32,
-and every value that leaves an operator, and every weight, is rounded to bfloat16. OpenVINO may
-keep more of them in fp32.
+needs a CPU with ``amx_bf16`` or ``avx512_bf16``. ``--rounded`` asks for no such CPU: ONNX Runtime
+computes in fp32, and every value that leaves an operator, and every weight, is rounded to bfloat16.
+OpenVINO may keep more of them in fp32.
 """
 
 from __future__ import annotations
@@ -94,8 +94,8 @@ def open_rounded(path: Path, **given: Any) -> LoadedGraph:
 def scores(metric: str, table: Any, *, is_rounded: bool = False, precision: str = "fp32") -> Values:
     """Return the scores of a metric; NaN where they are undefined."""
     overrides: Mapping[str, object] = {f"models.{role}.precision": precision for role in _ROLES}
-    # What LRM loses is what is to be known.
-    lossy = {"models.encoder.allow_lossy": True} if precision == "bf16" else {}
+    # What is lost is what is to be known.
+    lossy = {f"models.{role}.allow_lossy": precision == "bf16" for role in _ROLES}
     engine: AbstractContextManager[Any] = nullcontext()
     if is_rounded:
         engine = mock.patch.object(session, "OnnxRuntime", open_rounded)

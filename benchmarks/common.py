@@ -25,7 +25,8 @@ class Settings:
     n_repeats: int
     n_threads: int
     peak_tflops: float | None
-    peak_gflops: float  # measured: fp32 GEMM on the CPU
+    peak_gflops: float  # measured: GEMM on the CPU
+    precision: str = "fp32"
     peer_precision: str = "fp32"
 
 

@@ -9,18 +9,21 @@ import os
 import platform
 import statistics
 import subprocess
+import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from typing import Any
 
 import numpy as np
-import onnxruntime as ort
 from numpy.typing import NDArray
 
 from qaeval_core.families.grg import GrgUnits
 from qaeval_core.families.model_units import Units
-from qaeval_core.models.engine import Device
+from qaeval_core.models.engine import Device, LoadedGraph
+from qaeval_core.models.onnx_runtime import OnnxRuntime
+from qaeval_core.models.open_vino import OpenVino
 from qaeval_core.models.record import ArtifactRecord
 
 PACKAGES = ("onnxruntime", "onnxruntime-gpu", "torch", "transformers", "numpy", "ray")
@@ -70,12 +73,17 @@ def _git(*arguments: str) -> str:
     return done.stdout.strip()
 
 
-def gemm_peak(n_threads: int) -> dict[str, float]:
-    """Return the best fp32 GFLOP/s of each shape; weights are constant, as a graph's are."""
-    return {"x".join(map(str, shape)): _gemm_gflops(*shape, n_threads) for shape in GEMM_SHAPES}
+def gemm_peak(n_threads: int, precision: str = "fp32") -> dict[str, float]:
+    """Return the best GFLOP/s of each shape; weights are constant, as a graph's are."""
+    return {
+        "x".join(map(str, shape)): _gemm_gflops(*shape, n_threads, precision)
+        for shape in GEMM_SHAPES
+    }
 
 
-def _gemm_gflops(n_rows: int, n_inner: int, n_columns: int, n_threads: int) -> float:
+def _gemm_gflops(
+    n_rows: int, n_inner: int, n_columns: int, n_threads: int, precision: str
+) -> float:
     from onnx import TensorProto, helper, numpy_helper
 
     draw = np.random.default_rng(0)
@@ -89,16 +97,19 @@ def _gemm_gflops(n_rows: int, n_inner: int, n_columns: int, n_threads: int) -> f
     )
     opset = [helper.make_opsetid("", 20)]
     model = helper.make_model(graph, opset_imports=opset, ir_version=10)
-    options = ort.SessionOptions()
-    options.intra_op_num_threads, options.inter_op_num_threads = n_threads, 1
-    session = ort.InferenceSession(
-        model.SerializeToString(), options, providers=["CPUExecutionProvider"]
-    )
-    inputs = {"a": draw.standard_normal((n_rows, n_inner), dtype=np.float32)}
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "model.onnx"
+        path.write_bytes(model.SerializeToString())
+        engine: LoadedGraph
+        if precision == "bf16":
+            engine = OpenVino(path, n_threads=n_threads, max_batch_s=None)
+        else:
+            engine = OnnxRuntime(path, device="cpu", n_threads=n_threads, max_batch_s=None)
+    inputs: dict[str, Any] = {"a": draw.standard_normal((n_rows, n_inner), dtype=np.float32)}
     best_s, until = float("inf"), time.perf_counter() + _GEMM_S
     while time.perf_counter() < until:
         started = time.perf_counter()
-        session.run(None, inputs)
+        engine.run(inputs)
         best_s = min(best_s, time.perf_counter() - started)
     return 2 * n_rows * n_inner * n_columns / best_s / 1e9
 

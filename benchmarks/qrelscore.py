@@ -33,7 +33,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Run the chosen sections."""
     chosen = _parser().parse_args(arguments)
     found = environment(chosen.threads)
-    peaks = gemm_peak(chosen.threads)
+    peaks = gemm_peak(chosen.threads, chosen.precision)
     found["gemm_gflops"] = peaks
     _show_environment(found)
     settings = Settings(
@@ -44,6 +44,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         n_threads=chosen.threads,
         peak_tflops=chosen.peak_tflops,
         peak_gflops=max(peaks.values()),
+        precision=chosen.precision,
         peer_precision=chosen.peer_precision,
     )
     sections = {}
@@ -76,6 +77,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--peer-rows", type=int, help="the loops run on the first N rows alone; default all"
+    )
+    parser.add_argument(
+        "--precision", choices=("fp32", "bf16"), default="fp32", help="of qaeval on CPUs"
     )
     parser.add_argument(
         "--peer-precision", choices=("fp32", "bf16"), default="fp32", help="of the loops"
@@ -112,7 +116,7 @@ def _show_environment(found: dict[str, object]) -> None:
     print(f"revision    {found['revision']}")
     print(f"load        {loads}" + ("  NOT CALM" if found["load_average"][0] > _CALM_LOAD else ""))
     for shape, gflops in found["gemm_gflops"].items():
-        print(f"fp32 GEMM   {shape}: {gflops:.0f} GFLOP/s")
+        print(f"GEMM        {shape}: {gflops:.0f} GFLOP/s")
 
 
 if __name__ == "__main__":

@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 
 from qaeval_core.models import open_vino
-from qaeval_core.models.cpu import BF16_FLAG, cpu_flags
+from qaeval_core.models.cpu import BF16_FLAGS, bf16_flag, cpu_flags
 
-HAS_BF16 = BF16_FLAG in cpu_flags()
-needs_bf16 = pytest.mark.skipif(not HAS_BF16, reason=f"this CPU lacks {BF16_FLAG}")
+HAS_BF16 = bool(bf16_flag(cpu_flags()))
+needs_bf16 = pytest.mark.skipif(not HAS_BF16, reason="this CPU has no flag of bf16")
 
 
 def stand_in(patch: pytest.MonkeyPatch) -> None:
     """Give what asks for bfloat16 fp32 where this CPU lacks it: all but roundings is the same."""
     if not HAS_BF16:
-        patch.setattr(open_vino, "cpu_flags", lambda: frozenset([BF16_FLAG]))
+        patch.setattr(open_vino, "cpu_flags", lambda: frozenset(BF16_FLAGS))
         patch.setattr(open_vino, "_PRECISION", "f32")

@@ -164,7 +164,8 @@ def make_parser() -> argparse.ArgumentParser:
         "--precision",
         default="fp32",
         choices=get_args(Precision),
-        help="Precision of the graph; bf16 needs a CPU with amx_bf16. Default: fp32.",
+        help="Precision of the graph; bf16 needs a CPU that has it (amx_bf16, avx512_bf16). "
+        "Default: fp32.",
     )
     group.add_argument(
         "--onnx-file",

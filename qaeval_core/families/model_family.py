@@ -35,7 +35,7 @@ from qaeval_core.models.artifact import Artifact
 from qaeval_core.models.batches import TokenBudget, exact_batches, token_budget_batches
 from qaeval_core.models.engine import Device
 from qaeval_core.models.gpu import gpu_facts
-from qaeval_core.models.open_vino import check_bf16, openvino_version
+from qaeval_core.models.open_vino import bf16_engine, check_bf16
 from qaeval_core.models.record import GRAPHS, ArtifactRecord, ArtifactRequest
 from qaeval_core.models.session import Session
 from qaeval_core.signature import Signature
@@ -270,7 +270,7 @@ def pass_settings(artifact: Artifact, options: Mapping[str, object]) -> dict[str
         "model": record.model.name,
         "precision": record.precision,
         "lossy": record.lossy,
-        **({"engine": f"openvino-{openvino_version()}"} if record.precision == "bf16" else {}),
+        **({"engine": str(bf16_engine())} if record.precision == "bf16" else {}),
         **({} if record.source == "torch" else {"source": "onnx", "parity": _compared(record)}),
         **({} if record.source == "torch" else {"batch_mates": record.batch_mates}),
         # Signatures of the first version do not name it.

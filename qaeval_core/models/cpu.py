@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Collection
 from pathlib import Path
 
-# Products of matrices in bfloat16. Without it engines compute them slowly, or in fp32 and say
-# nothing.
-BF16_FLAG = "amx_bf16"
+# Products of matrices in bfloat16, by tiles or by vectors: engines take the first that a CPU has.
+# Without any they compute them slowly, or in fp32 and say nothing.
+BF16_FLAGS = ("amx_bf16", "avx512_bf16")
 
 _CPUINFO = Path("/proc/cpuinfo")
 
@@ -32,6 +33,11 @@ def flags_in(cpuinfo: str) -> frozenset[str]:
     lines = (line.partition(":") for line in cpuinfo.splitlines())
     listed = (flags for name, _, flags in lines if name.strip() == "flags")
     return frozenset(next(listed, "").split())
+
+
+def bf16_flag(flags: Collection[str]) -> str:
+    """Return by which of its flags a CPU multiplies matrices in bfloat16, "" if by none."""
+    return next((flag for flag in BF16_FLAGS if flag in flags), "")
 
 
 def available_cpus() -> int:

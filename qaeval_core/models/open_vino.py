@@ -11,14 +11,14 @@ from collections.abc import Mapping
 from functools import cache
 from importlib import metadata, util
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from qaeval_core.distribution import requirement
 from qaeval_core.errors import DeviceError
-from qaeval_core.models.cpu import BF16_FLAG, cpu_flags
+from qaeval_core.models.cpu import BF16_FLAGS, bf16_flag, cpu_flags
 from qaeval_core.models.engine import LoadedGraph, Ports
 
 _TELEMETRY = "openvino_telemetry"
@@ -123,27 +123,52 @@ def _ports(found: Any) -> Ports:
     return [(port.get_any_name(), len(port.partial_shape)) for port in found]
 
 
-def missing_for_bf16(version: str) -> str:
-    """Return what this node lacks of what a run in bfloat16 needs, "" where it has all.
+class Bf16Engine(NamedTuple):
+    """What computes in bfloat16; another version, or other instructions, may round elsewhere.
 
-    Parameters
+    Attributes
     ----------
     version : str
-        Of OpenVINO: kernels of another one may round elsewhere.
+        Of OpenVINO.
+    flag : str
+        Of the CPU: which instructions multiply; "" where it has none.
     """
-    if BF16_FLAG not in cpu_flags():
-        return f"the CPU flag {BF16_FLAG}, which bf16 needs"
+
+    version: str
+    flag: str
+
+    def __str__(self) -> str:
+        return f"openvino-{self.version}-{self.flag}"
+
+
+def bf16_engine() -> Bf16Engine:
+    """Return what computes in bfloat16 here.
+
+    Raises
+    ------
+    DeviceError
+        If OpenVINO is not installed.
+    """
+    return Bf16Engine(openvino_version(), bf16_flag(cpu_flags()))
+
+
+def missing_for_bf16(engine: Bf16Engine) -> str:
+    """Return what this node lacks of the driver's engine, "" where it has all."""
+    flag = bf16_flag(cpu_flags())
+    if flag != engine.flag:
+        return f"the driver's CPU flag {engine.flag}, for bf16 (it has {flag or 'none'})"
     found = _installed()
-    return "" if found == version else f"the driver's OpenVINO {version} (it has {found or 'none'})"
+    if found != engine.version:
+        return f"the driver's OpenVINO {engine.version} (it has {found or 'none'})"
+    return ""
 
 
 def check_bf16() -> None:
     """Raise DeviceError unless OpenVINO is here and this CPU multiplies matrices in bfloat16."""
-    openvino_version()
-    if BF16_FLAG not in cpu_flags():
+    if not bf16_engine().flag:
         raise DeviceError(
-            f"models.<role>.precision=bf16 needs a CPU with the flag {BF16_FLAG}, and this one "
-            "lacks it; set fp32, which is what auto takes on a CPU [QA0420]"
+            f"models.<role>.precision=bf16 needs a CPU with the flag {' or '.join(BF16_FLAGS)}, "
+            "and this one has none; set fp32, which is what auto takes on a CPU [QA0420]"
         )
 
 

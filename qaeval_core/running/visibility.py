@@ -17,7 +17,7 @@ from functools import partial
 
 from pyarrow import fs
 
-from qaeval_core.models.open_vino import missing_for_bf16, openvino_version
+from qaeval_core.models.open_vino import Bf16Engine, bf16_engine, missing_for_bf16
 from qaeval_core.planning.filesystems import open_filesystem, store_of
 from qaeval_core.planning.job import Job
 from qaeval_core.planning.listing import one_a_folder
@@ -54,8 +54,8 @@ class Sight:
         How long a store that does not answer is tried by who looks before any work.
     versions : mapping of package to version, optional
         Of the driver's qaeval and plugins: numbers of others are not to stand beside its own.
-    openvino : str, default ""
-        The driver's version of OpenVINO, of a run that computes in bfloat16.
+    bf16 : Bf16Engine, optional
+        The driver's, of a run that computes in bfloat16.
     """
 
     mark: Mark
@@ -64,7 +64,7 @@ class Sight:
     inputs: tuple[str, ...] = ()
     retry_s: float = 0.0
     versions: Mapping[str, str] = field(default_factory=dict)
-    openvino: str = ""
+    bf16: Bf16Engine | None = None
 
     def problem(self, outages: Outages | None = None) -> str | None:
         """Return what cannot be seen from this process, or None.
@@ -95,7 +95,7 @@ class Sight:
         differing = other_versions(self.versions)
         if differing:
             return f"the driver's {differing}"
-        lacking = missing_for_bf16(self.openvino) if self.openvino else ""
+        lacking = missing_for_bf16(self.bf16) if self.bf16 else ""
         if lacking:
             return lacking
         looks = [(folder, partial(self._folder_problem, folder)) for folder in self.folders]
@@ -187,7 +187,7 @@ def marked(job: Job, outages: Outages) -> Iterator[tuple[Job, Sight]]:
         tuple(one_a_folder([file.uri for file in job.files])),
         job.config.scoring.retry_storage_s,
         versions(),
-        openvino_version() if _computes_in_bf16(job) else "",
+        bf16_engine() if _computes_in_bf16(job) else None,
     )
     try:
         store = Store(out, mark=mark, outages=outages, sample=job.sample, guard=job.store.guard)

@@ -41,7 +41,7 @@ from qaeval.on_ray.actors import ScorePieces
 from qaeval.on_ray.nodes import Nodes
 from qaeval_core.configure import RunConfig, load_config
 from qaeval_core.errors import BlindNodeError, RunError
-from qaeval_core.models.open_vino import openvino_version
+from qaeval_core.models.open_vino import Bf16Engine, openvino_version
 from qaeval_core.planning.job import Job, make_job, read_inputs
 from qaeval_core.running.local_executor import LocalPieceExecutor
 from qaeval_core.running.visibility import Sight
@@ -270,7 +270,7 @@ def test_nodes_whose_cpus_lack_bf16_are_left_out_or_refused(
     python.chmod(0o755)
     said: list[str] = []
     monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
-    sight = Sight(Mark(".none.mark"), (), openvino=openvino_version())
+    sight = Sight(Mark(".none.mark"), (), bf16=Bf16Engine(openvino_version(), "amx_bf16"))
     with running_head("disabled", python=python) as head:
         ray.init(address=head.address, logging_level="ERROR", log_to_driver=False)
         try:
@@ -288,7 +288,7 @@ def test_nodes_whose_cpus_lack_bf16_are_left_out_or_refused(
         finally:
             ray.shutdown()
     (named,) = said
-    assert "is skipped: it does not see the CPU flag amx_bf16" in named
+    assert "is skipped: it does not see the driver's CPU flag amx_bf16" in named
 
 
 @pytest.fixture

@@ -21,8 +21,8 @@ from qaeval_core.errors import ConfigError, DeviceError, ModelError
 from qaeval_core.families.model_family import FamilyRunner
 from qaeval_core.models import open_vino
 from qaeval_core.models.artifact import Artifact, load_artifact
-from qaeval_core.models.cpu import BF16_FLAG
-from qaeval_core.models.open_vino import OpenVino, missing_for_bf16, openvino_version
+from qaeval_core.models.cpu import BF16_FLAGS
+from qaeval_core.models.open_vino import OpenVino, bf16_engine, missing_for_bf16, openvino_version
 from qaeval_core.models.session import Session
 from qaeval_core.planning.compile import compile_run
 from tiny_artifacts import PARITY, make_cross_encoder, write_record
@@ -38,7 +38,7 @@ def bf16(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def lacking(monkeypatch: pytest.MonkeyPatch) -> None:
     """A CPU without the flag, wherever this runs."""
-    monkeypatch.setattr(open_vino, "cpu_flags", lambda: frozenset(["fpu", "avx512_bf16"]))
+    monkeypatch.setattr(open_vino, "cpu_flags", lambda: frozenset(["fpu", "avx512f", "amx_tile"]))
 
 
 def in_bf16(folder: Path) -> Artifact:
@@ -73,7 +73,7 @@ def test_a_cpu_without_the_flag_is_refused_before_anything(lacking: None, tmp_pa
     words = ["--set=models.cross_encoder.precision=bf16", "--out", tmp_path / "out"]
     for more in ([], ["--dry-run"]):
         said = qaeval("score", path, "--metrics", "sas", *words, "--local", *more, expect=2)
-        assert f"the flag {BF16_FLAG}" in said and "[QA0420]" in said
+        assert all(flag in said for flag in BF16_FLAGS) and "[QA0420]" in said
     assert not (tmp_path / "out").exists()
 
 
@@ -90,10 +90,10 @@ def test_openvino_is_asked_for_by_name(
         compiled(in_bf16(tmp_path / "a"))
 
 
-@pytest.mark.skipif(HAS_BF16, reason=f"this CPU has {BF16_FLAG}")
+@pytest.mark.skipif(HAS_BF16, reason="this CPU computes in bfloat16")
 def test_fp32_is_never_taken_for_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """OpenVINO takes fp32 on such a CPU and says nothing: a flag that a kernel lists may lie."""
-    monkeypatch.setattr(open_vino, "cpu_flags", lambda: frozenset([BF16_FLAG]))
+    monkeypatch.setattr(open_vino, "cpu_flags", lambda: frozenset(BF16_FLAGS))
     with pytest.raises(DeviceError, match="in f32 here, not in bf16.*QA0420"):
         Session(in_bf16(tmp_path / "a"), n_threads=1)
 
@@ -105,7 +105,10 @@ def test_scores_and_keys_say_which_engine(
     artifact = in_bf16(tmp_path / "a")
     (plan,) = compiled(artifact).families
     shown = str(plan.signature)
-    assert f"engine:openvino-{openvino_version()}" in shown and "precision:bf16" in shown
+    assert (
+        f"engine:openvino-{openvino_version()}-{bf16_engine().flag}" in shown
+        and "precision:bf16" in shown
+    )
     # All batches are exact: to ask for it changes nothing.
     assert compiled(artifact, **{"models.exact_batches": True}).families[0].key == plan.key
     monkeypatch.setattr(open_vino, "_installed", lambda: "2027.1.0")
@@ -128,13 +131,30 @@ def test_scores_are_those_of_the_other_engine(bf16: None, tmp_path: Path) -> Non
 def test_a_node_without_the_flag_or_with_another_version_is_named(
     bf16: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    version = openvino_version()
-    assert missing_for_bf16(version) == ""
-    assert missing_for_bf16("2025.1") == f"the driver's OpenVINO 2025.1 (it has {version})"
+    engine = bf16_engine()
+    version, flag = engine
+    assert missing_for_bf16(engine) == ""
+    other = engine._replace(version="2025.1")
+    assert missing_for_bf16(other) == f"the driver's OpenVINO 2025.1 (it has {version})"
     monkeypatch.setattr(open_vino, "_installed", lambda: None)
-    assert missing_for_bf16(version) == f"the driver's OpenVINO {version} (it has none)"
+    assert missing_for_bf16(engine) == f"the driver's OpenVINO {version} (it has none)"
     monkeypatch.setattr(open_vino, "cpu_flags", frozenset)
-    assert BF16_FLAG in missing_for_bf16(version)
+    assert f"CPU flag {flag}," in missing_for_bf16(engine)
+
+
+@pytest.mark.parametrize(("driver", "node"), [BF16_FLAGS, BF16_FLAGS[::-1]])
+def test_other_instructions_are_another_engine(
+    monkeypatch: pytest.MonkeyPatch, driver: str, node: str
+) -> None:
+    """Tiles and vectors add in another order: the scores of a run would be of two kinds."""
+    monkeypatch.setattr(open_vino, "cpu_flags", lambda: frozenset([driver]))
+    engine = bf16_engine()
+    # A CPU with tiles has the vectors, too, and engines take the tiles.
+    flags = BF16_FLAGS if node == BF16_FLAGS[0] else (node,)
+    monkeypatch.setattr(open_vino, "cpu_flags", lambda: frozenset(flags))
+    told = f"the driver's CPU flag {driver}, for bf16 (it has {node})"
+    assert missing_for_bf16(engine) == told
+    assert str(bf16_engine()) != str(engine)
 
 
 def products(n_products: int, width: int) -> bytes:

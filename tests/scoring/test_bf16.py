@@ -11,6 +11,7 @@ import pytest
 
 from bf16 import needs_bf16, stand_in
 from helpers import qaeval, read_scores, short_sample, write_parquet
+from qaeval_core.models.artifact import ensure_artifact
 from qaeval_core.models.record import ArtifactRequest
 from qaeval_export.build import build_artifact
 
@@ -34,8 +35,8 @@ def scored(
 def _scored(folder: Path, artifacts_root: Path) -> tuple[Path, Path]:
     root = folder / "artifacts"
     for graph, model in MODELS.values():
-        name = ArtifactRequest(graph, model, "fp32").folder_name
-        shutil.copytree(artifacts_root / name, root / name)
+        plain = ensure_artifact(artifacts_root, ArtifactRequest(graph, model, "fp32"))
+        shutil.copytree(plain.folder, root / plain.folder.name)
         build_artifact(ArtifactRequest(graph, model, "bf16"), root)
     source = write_parquet(folder / "input.parquet", short_sample(N_ROWS))
     words = ["--metrics", "sas,bertscore", "--local", f"--set=models.artifacts_path={root}"]
