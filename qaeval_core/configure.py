@@ -39,7 +39,7 @@ class ModelSettings(Section):
         900.0, gt=0.0, description="stop the run if a batch takes longer than this many seconds"
     )
     precision: Literal["auto", "fp32", "fp16", "bf16"] = Field(
-        "auto", description="precision; auto: fp16 on a GPU, fp32 on a CPU; bf16: CPUs with AMX"
+        "auto", description="precision; auto: fp16 on a GPU, fp32 on a CPU; bf16: CPUs that have it"
     )
     allow_lossy: bool = Field(
         False, description="use an exported graph even if it differs too much from torch"
