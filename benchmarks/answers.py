@@ -1,9 +1,10 @@
 """Benchmark of answers judged by models beside all ways that people have, and memory.
 
-The peers are sentence-transformers' CrossEncoder and SentenceTransformer, and bert-score, with the
-same weights on the same pairs: in PyTorch in fp32 and in bf16, as it is and compiled, and on the
-backends of sentence-transformers (`benchmarks.backends`). The pairs are answers of five systems and
-the first gold answer: once as they come, with repeats, and once each distinct pair alone.
+The peers are sentence-transformers' CrossEncoder and SentenceTransformer, bert-score, and what is
+in `benchmarks.transformers_peers`, with the same weights on the same rows: in PyTorch in fp32 and
+in bf16, as it is and compiled, and on the backends of sentence-transformers, `benchmarks.backends`.
+The rows are answers of five systems and the first gold answer: once as they come, with repeats, and
+once each distinct row alone. Those of Roundtrip are questions on contexts, five a context.
 Run ``python -m benchmarks.answers --only sas``. Prints numbers and never judges one.
 """
 
@@ -17,6 +18,7 @@ import shutil
 import statistics
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -26,7 +28,9 @@ import polars as pl
 import pyarrow as pa
 
 from benchmarks.backends import BackendPeer
+from benchmarks.data import load_rows
 from benchmarks.measure import environment, gemm_peak, interleave, model_flops, ratio
+from benchmarks.transformers_peers import kpqa_peer, moverscore_peer, roundtrip_peer
 from qaeval_core import Scorer
 from qaeval_core.configure import load_config
 from qaeval_core.families.model_family import FamilyRunner, ModelFamilyPlan
@@ -34,23 +38,49 @@ from qaeval_core.models.cpu import available_cpus, bf16_flag, cpu_flags
 from qaeval_core.models.registry import resolve_model
 
 _DATA = Path(__file__).resolve().parents[2] / "shared" / "data" / "squad"
-_ROLES = {"candidate": "candidate", "references": "references"}
 # The peers' own defaults.
 _BATCH = 32
 _BERT_SCORE_BATCH = 64
 _TOKENIZER = {"tokenizer_class": "BertTokenizerFast", "model_max_length": 512}
 
+_PAIR = ("candidate", "references")
 _TOLERANCE = 1e-4
+_N_QUESTIONS = 1000
 
-Peer = Callable[[Sequence[str], Sequence[str]], np.ndarray]
+Peer = Callable[..., np.ndarray]  # of columns of texts
 
 
-def load_pairs() -> pl.DataFrame:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Section:
+    """A metric, and how others compute it.
+
+    Attributes
+    ----------
+    metric, column : str
+    models : dict of str to str
+        Model of each role.
+    in_torch : callable
+        Makes a peer of folders with these models, ``precision`` and ``is_compiled``.
+    reads : tuple of str
+        Columns of the rows.
+    kind : str
+        As what backends of sentence-transformers run it; "" where they do not.
+    """
+
+    metric: str
+    column: str
+    models: dict[str, str]
+    in_torch: Callable[..., Peer]
+    reads: tuple[str, ...] = _PAIR
+    kind: str = ""
+
+
+def load_pairs(reads: Sequence[str] = _PAIR) -> pl.DataFrame:
     """Return answers of five systems with the first gold answer, question by question."""
     gold = pl.read_parquet(_DATA / "squad_v2_dev.parquet")
     wide = pl.read_parquet(_DATA / "squad_v11_dev_predictions.parquet")
     systems = [name for name in wide.columns if name.startswith("pred_")]
-    first = gold.select("id", references=pl.col("answers").list.slice(0, 1)).filter(
+    first = gold.select("id", "question", references=pl.col("answers").list.slice(0, 1)).filter(
         pl.col("references").list.len() > 0
     )
     long = (
@@ -58,9 +88,16 @@ def load_pairs() -> pl.DataFrame:
         .with_columns(candidate=pl.concat_list(systems))
         .explode("candidate")
         .drop_nulls("candidate")
-        .select("candidate", "references")
+        .select(reads)
     )
     return long
+
+
+def load_questions(reads: Sequence[str]) -> pl.DataFrame:
+    """Return questions on their contexts; which answer was given costs nothing."""
+    rows = load_rows(_N_QUESTIONS)
+    found = pl.DataFrame({"candidate": rows.questions, "context": rows.contexts})
+    return found.with_columns(answer=pl.lit("the")).select(reads)
 
 
 # What people have, and what no program can save by scoring a pair once.
@@ -71,16 +108,13 @@ ROW_SETS: dict[str, Callable[[pl.DataFrame], pl.DataFrame]] = {
 
 
 @cache
-def _saved(kind: str) -> Path:
+def _saved(name: str, role: str) -> Path:
     """Return a folder with the weights that qaeval runs, as transformers saves them.
 
     Of an encoder without more, sentence-transformers takes the mean of its tokens.
     """
     from qaeval_export.loading import load_model
 
-    name, role = (
-        ("sas-minilm", "cross_encoder") if kind == "CrossEncoder" else ("minilm", "encoder")
-    )
     folder = Path(tempfile.mkdtemp(prefix="qaeval-peer-"))
     atexit.register(shutil.rmtree, folder)
     loaded = load_model(resolve_model(name, role=role), role=role)
@@ -90,12 +124,11 @@ def _saved(kind: str) -> Path:
     return folder
 
 
-def _torch_model(kind: str, n_threads: int, precision: str, *, is_compiled: bool) -> Any:
+def _sentence_model(kind: str, folder: Path, precision: str, *, is_compiled: bool) -> Any:
     import sentence_transformers as peers
     import torch
 
-    torch.set_num_threads(n_threads)
-    model = getattr(peers, kind)(str(_saved(kind)), device="cpu")
+    model = getattr(peers, kind)(str(folder), device="cpu")
     if precision == "bf16":
         model.bfloat16()
     if is_compiled:
@@ -103,9 +136,9 @@ def _torch_model(kind: str, n_threads: int, precision: str, *, is_compiled: bool
     return model
 
 
-def sas_peer(n_threads: int, precision: str, *, is_compiled: bool = False) -> Peer:
+def sas_peer(folders: Sequence[Path], **ways: Any) -> Peer:
     """Return CrossEncoder.predict on the weights of ``sas-minilm``."""
-    model = _torch_model("CrossEncoder", n_threads, precision, is_compiled=is_compiled)
+    model = _sentence_model("CrossEncoder", folders[0], **ways)
 
     def predict(candidates: Sequence[str], references: Sequence[str]) -> np.ndarray:
         pairs = list(zip(references, candidates, strict=True))
@@ -114,9 +147,9 @@ def sas_peer(n_threads: int, precision: str, *, is_compiled: bool = False) -> Pe
     return predict
 
 
-def bi_encoder_peer(n_threads: int, precision: str, *, is_compiled: bool = False) -> Peer:
+def bi_encoder_peer(folders: Sequence[Path], **ways: Any) -> Peer:
     """Return SentenceTransformer.encode of both sides on the weights of ``minilm``."""
-    model = _torch_model("SentenceTransformer", n_threads, precision, is_compiled=is_compiled)
+    model = _sentence_model("SentenceTransformer", folders[0], **ways)
 
     def cosines(candidates: Sequence[str], references: Sequence[str]) -> np.ndarray:
         sides = [
@@ -130,14 +163,12 @@ def bi_encoder_peer(n_threads: int, precision: str, *, is_compiled: bool = False
     return cosines
 
 
-def bertscore_peer(n_threads: int, precision: str, *, is_compiled: bool = False) -> Peer:
+def bertscore_peer(folders: Sequence[Path], precision: str, *, is_compiled: bool) -> Peer:
     """Return bert-score's F on the weights of ``minilm``, last layer."""
     import torch
     from bert_score import BERTScorer
 
-    torch.set_num_threads(n_threads)
-    folder = str(resolve_model("minilm", role="encoder").folder)
-    scorer = BERTScorer(model_type=folder, num_layers=6, device="cpu")
+    scorer = BERTScorer(model_type=str(folders[0]), num_layers=6, device="cpu")
     if precision == "bf16":
         scorer._model.bfloat16()
     if is_compiled:
@@ -150,112 +181,159 @@ def bertscore_peer(n_threads: int, precision: str, *, is_compiled: bool = False)
     return score
 
 
-# Section -> metric, column, role of its model, peer in torch, and as what backends run it.
+_ENCODER = {"encoder": "minilm"}
 SECTIONS = {
-    "sas": ("sas", "sas", "cross_encoder", sas_peer, "CrossEncoder"),
-    "bi_encoder": ("bi_encoder", "bi_encoder", "encoder", bi_encoder_peer, "SentenceTransformer"),
-    "bertscore": ("bertscore", "bertscore_f1", "encoder", bertscore_peer, ""),
+    "sas": Section(
+        metric="sas",
+        column="sas",
+        models={"cross_encoder": "sas-minilm"},
+        in_torch=sas_peer,
+        kind="CrossEncoder",
+    ),
+    "bi_encoder": Section(
+        metric="bi_encoder",
+        column="bi_encoder",
+        models=_ENCODER,
+        in_torch=bi_encoder_peer,
+        kind="SentenceTransformer",
+    ),
+    "bertscore": Section(
+        metric="bertscore", column="bertscore_f1", models=_ENCODER, in_torch=bertscore_peer
+    ),
+    "moverscore": Section(
+        metric="moverscore", column="moverscore", models=_ENCODER, in_torch=moverscore_peer
+    ),
+    "kpqa": Section(
+        metric="kpqa",
+        column="kpqa_bertscore",
+        models={"keyphrase_classifier": "kpqa-minilm", **_ENCODER},
+        in_torch=kpqa_peer,
+        reads=("question", "candidate", "references"),
+    ),
+    "roundtrip": Section(
+        metric="roundtrip",
+        column="roundtrip_confidence",
+        models={"reader": "reader-minilm"},
+        in_torch=roundtrip_peer,
+        reads=("candidate", "context", "answer"),
+    ),
 }
 
 
 def make_peers(name: str, n_threads: int) -> dict[str, Peer]:
     """Return the ways that users of a metric have on this CPU, by name."""
-    _, _, _, in_torch, kind = SECTIONS[name]
+    import torch
+
+    torch.set_num_threads(n_threads)
+    section = SECTIONS[name]
+    folders = [_saved(model, role) for role, model in section.models.items()]
     # Without instructions for it, PyTorch takes a sixth of its rate in bf16: nobody would.
     precisions = ["fp32", *(["bf16"] if bf16_flag(cpu_flags()) else [])]
-    peers = {one: in_torch(n_threads, one) for one in precisions}
-    for one in precisions:
-        peers[f"torch.compile {one}"] = in_torch(n_threads, one, is_compiled=True)
+    peers = {
+        f"{way}{precision}": section.in_torch(folders, precision=precision, is_compiled=bool(way))
+        for way in ("", "torch.compile ")
+        for precision in precisions
+    }
     backends = [("onnx", "fp32"), *(("openvino", precision) for precision in precisions)]
-    for backend, precision in backends if kind else ():
+    for backend, precision in backends if section.kind else ():
         peers[f"{backend} {precision}"] = BackendPeer(
-            _saved(kind), kind=kind, backend=backend, precision=precision, n_threads=n_threads
+            folders[0],
+            kind=section.kind,
+            backend=backend,
+            precision=precision,
+            n_threads=n_threads,
         )
     return peers
 
 
 def make_scorers(name: str, n_threads: int) -> dict[str, Scorer]:
     """Return qaeval in fp32, and in bf16 where this CPU computes it."""
-    metric, _, role, _, _ = SECTIONS[name]
-    scorers = {"qaeval": Scorer([metric], n_threads=n_threads)}
+    section = SECTIONS[name]
+    scorers = {"qaeval": Scorer([section.metric], n_threads=n_threads)}
     if bf16_flag(cpu_flags()):
-        config = load_config(overrides={f"models.{role}.precision": "bf16"})
-        scorers["qaeval bf16"] = Scorer([metric], config=config, n_threads=n_threads)
+        overrides = {f"models.{role}.precision": "bf16" for role in section.models}
+        config = load_config(overrides=overrides)
+        scorers["qaeval bf16"] = Scorer([section.metric], config=config, n_threads=n_threads)
     return scorers
 
 
 def compare(
-    name: str, pairs: pa.Table, peers: Mapping[str, Peer], *, n_threads: int, n_repeats: int
+    name: str, rows: pa.Table, peers: Mapping[str, Peer], *, n_threads: int, n_repeats: int
 ) -> dict[str, Any]:
     """Time a metric and its peers in turn; tokenizing counts on all sides, loading on none."""
-    column = SECTIONS[name][1]
+    section = SECTIONS[name]
     scorers = make_scorers(name, n_threads)
-    scorer = scorers["qaeval"]
-    candidates = pairs.column("candidate").to_pylist()
-    references = [own[0] for own in pairs.column("references").to_pylist()]
+    texts = [
+        [one if isinstance(one, str) else one[0] for one in rows.column(read).to_pylist()]
+        for read in section.reads
+    ]
     found = {
-        side: own.score(pairs).column(column).to_numpy(zero_copy_only=False)
+        side: own.score(rows).column(section.column).to_numpy(zero_copy_only=False)
         for side, own in scorers.items()
     }
     own = found["qaeval"]
     defined = np.flatnonzero(~np.isnan(own))
-    found |= {side: peer(candidates, references) for side, peer in peers.items()}
+    found |= {side: peer(*texts) for side, peer in peers.items()}
     differences = {side: np.abs(own - other) for side, other in found.items() if side != "qaeval"}
     differing = [i for i in defined.tolist() if differences["fp32"][i] > _TOLERANCE]
-    alone = {i: float(peers["fp32"]([candidates[i]], [references[i]])[0]) for i in differing}
+    alone = {i: float(peers["fp32"](*([own[i]] for own in texts))[0]) for i in differing}
     sides: dict[str, Callable[[], object]] = {
-        side: partial(one.score, pairs) for side, one in scorers.items()
+        side: partial(one.score, rows) for side, one in scorers.items()
     }
-    sides.update({one: partial(peer, candidates, references) for one, peer in peers.items()})
+    sides.update({one: partial(peer, *texts) for one, peer in peers.items()})
     seconds = interleave(sides, n_repeats=n_repeats)
-    rates = {side: [pairs.num_rows / one for one in own_s] for side, own_s in seconds.items()}
+    rates = {side: [rows.num_rows / one for one in own_s] for side, own_s in seconds.items()}
     result: dict[str, Any] = {
-        "rows": pairs.num_rows,
-        "distinct_pairs": len(set(zip(candidates, references, strict=True))),
+        "rows": rows.num_rows,
+        "distinct_pairs": len(set(zip(*texts, strict=True))),
         "rows_per_s": rates,
         "max_abs_diff": {one: float(own[defined].max()) for one, own in differences.items()},
         "n_differing": len(differing),
         # A peer whose score of a pair depends on its batch mates: run alone, it has another.
         "max_abs_diff_alone": max((abs(own[i] - alone[i]) for i in differing), default=0.0),
         "n_undefined": int(len(own) - len(defined)),
-        **_work(scorer, pairs, seconds["qaeval"], n_threads=n_threads),
+        **_work(section, scorers["qaeval"], rows, seconds["qaeval"], n_threads=n_threads),
         "ratios": {one: ratio(rates["qaeval"], rates[one]) for one in peers},
     }
     bf16 = "qaeval bf16"
     if bf16 in scorers:
         result["bf16"] = {
-            **_work(scorers[bf16], pairs, seconds[bf16], n_threads=n_threads),
+            **_work(section, scorers[bf16], rows, seconds[bf16], n_threads=n_threads),
             "ratios": {one: ratio(rates[bf16], rates[one]) for one in ("qaeval", *peers)},
         }
     return result
 
 
 def _work(
-    scorer: Scorer, pairs: pa.Table, seconds: Sequence[float], *, n_threads: int
+    section: Section, scorer: Scorer, rows: pa.Table, seconds: Sequence[float], *, n_threads: int
 ) -> dict[str, object]:
     """Return tokens, padding, and the share of the GEMM peak of the work that is left to do."""
-    (plan,) = scorer.compile(_ROLES).families
-    assert isinstance(plan, ModelFamilyPlan)
-    runner = FamilyRunner(plan, n_threads=n_threads)
-    prepared = runner.layout.prepare({role: pairs.column(role).to_pylist() for role in _ROLES})
-    runner.run(prepared)
-    stats = prepared.stats
-    flops = model_flops(plan.artifact.record, prepared.work.units.lengths, n_scored=0)
-    peak = max(gemm_peak(n_threads, plan.artifact.record.precision).values()) * 1e9
+    values = {role: rows.column(role).to_pylist() for role in section.reads}
+    stats, flops, precision = [], 0.0, ""
+    for plan in scorer.compile({role: role for role in section.reads}).families:
+        assert isinstance(plan, ModelFamilyPlan)
+        runner = FamilyRunner(plan, n_threads=n_threads)
+        prepared = runner.layout.prepare(values)
+        runner.run(prepared)
+        stats.append(prepared.stats)
+        precision = plan.artifact.record.precision
+        flops += model_flops(plan.artifact.record, prepared.work.units.lengths, n_scored=0)
+    peak = max(gemm_peak(n_threads, precision).values()) * 1e9
+    n_tokens, run_s = sum(own.n_tokens for own in stats), sum(own.seconds["run"] for own in stats)
     return {
-        "units": stats.n_units,
-        "units_unshared": stats.n_units_unshared,
-        "tokens_per_s": stats.n_tokens / statistics.median(seconds),
-        "padding_share": 1 - stats.n_tokens / stats.n_padded_tokens,
-        "model_seconds": stats.seconds["run"],
-        "share_of_peak": flops / stats.seconds["run"] / peak,
+        "units": sum(own.n_units for own in stats),
+        "units_unshared": sum(own.n_units_unshared for own in stats),
+        "tokens_per_s": n_tokens / statistics.median(seconds),
+        "padding_share": 1 - n_tokens / sum(own.n_padded_tokens for own in stats),
+        "model_seconds": run_s,
+        "share_of_peak": flops / run_s / peak,
         "gemm_gflops": peak / 1e9,
     }
 
 
 def show(name: str, result: dict[str, Any]) -> None:
     """Print one comparison."""
-    print(f"{name}: {result['rows']:,} pairs, {result['distinct_pairs']:,} distinct")
+    print(f"{name}: {result['rows']:,} rows, {result['distinct_pairs']:,} distinct")
     for side, rates in result["rows_per_s"].items():
         low, high = min(rates), max(rates)
         print(f"  {side:<20}{statistics.median(rates):10.1f} rows/s   [{low:.1f} .. {high:.1f}]")
@@ -264,11 +342,11 @@ def show(name: str, result: dict[str, Any]) -> None:
         _show_side("qaeval bf16", result["bf16"])
     for side, difference in result["max_abs_diff"].items():
         print(f"  max |diff| {side:<20}{difference:10.1e}")
-    print(f"  undefined       {result['n_undefined']:10,}          (empty answers)")
+    print(f"  undefined       {result['n_undefined']:10,}          (empty texts)")
     if result["n_differing"]:
         alone = result["max_abs_diff_alone"]
         print(
-            f"  {result['n_differing']} pairs differ by more than {_TOLERANCE:g}: there scores of "
+            f"  {result['n_differing']} rows differ by more than {_TOLERANCE:g}: there scores of "
             f"the fp32 peer depend on batch mates; alone it differs by {alone:.1e}"
         )
 
@@ -303,7 +381,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
     chosen = parser.parse_args(arguments)
     found: dict[str, object] = {"environment": environment(chosen.threads)}
     print(json.dumps(found["environment"]))
-    pairs = load_pairs()
     for name in chosen.only.split(","):
         print(f"\n== {name} ==  load average {os.getloadavg()[0]:.2f}", flush=True)
         if name == "memory":
@@ -312,9 +389,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
             found[name] = run_memory(n_threads=chosen.threads)
             continue
         peers = make_peers(name, chosen.threads)
+        load = load_questions if name == "roundtrip" else load_pairs
+        read = load(SECTIONS[name].reads)
         found[name] = own = {}
         for rows in chosen.rows.split(","):
-            table = ROW_SETS[rows](pairs).head(chosen.pairs).to_arrow()
+            table = ROW_SETS[rows](read).head(chosen.pairs).to_arrow()
             own[rows] = compare(
                 name, table, peers, n_threads=chosen.threads, n_repeats=chosen.repeats
             )
