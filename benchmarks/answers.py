@@ -223,13 +223,18 @@ SECTIONS = {
 }
 
 
+def saved_models(section: Section) -> list[Path]:
+    """Return a folder for each model of a section."""
+    return [_saved(model, role) for role, model in section.models.items()]
+
+
 def make_peers(name: str, n_threads: int) -> dict[str, Peer]:
     """Return the ways that users of a metric have on this CPU, by name."""
     import torch
 
     torch.set_num_threads(n_threads)
     section = SECTIONS[name]
-    folders = [_saved(model, role) for role, model in section.models.items()]
+    folders = saved_models(section)
     # Without instructions for it, PyTorch takes a sixth of its rate in bf16: nobody would.
     precisions = ["fp32", *(["bf16"] if bf16_flag(cpu_flags()) else [])]
     peers = {

@@ -11,13 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from scipy.spatial.distance import cdist
-from scipy.special import softmax
 
 from qaeval_core.models.record import MAX_ANSWER_TOKENS
-from qaeval_export.loading import in_span_label
 
 Floats = NDArray[np.float64]
 
@@ -28,8 +24,10 @@ class _Model:
     """A model and its tokenizer, run in batches of similar length."""
 
     def __init__(self, folder: Path, kind: str, precision: str, *, is_compiled: bool) -> None:
+        import torch
         import transformers
 
+        self._without_gradients = torch.inference_mode
         self._tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
         model = getattr(transformers, kind).from_pretrained(folder, attn_implementation="sdpa")
         self.model = model.eval()
@@ -38,7 +36,6 @@ class _Model:
         if is_compiled:
             self.model.forward = torch.compile(self.model.forward, dynamic=True)
 
-    @torch.inference_mode()
     def run(self, *texts: Sequence[str]) -> Iterator[tuple[int, Any, list[int | None]]]:
         """Yield for each row its number, its part of the outputs, and which text a token is of."""
         order = sorted(range(len(texts[0])), key=lambda i: -sum(len(own[i]) for own in texts))
@@ -50,7 +47,8 @@ class _Model:
                 truncation="longest_first" if len(texts) == 1 else "only_second",
                 return_tensors="pt",
             )
-            output = self.model(**batch).to_tuple()
+            with self._without_gradients():
+                output = self.model(**batch).to_tuple()
             parts = [part.float().numpy() for part in output if part.ndim > 1]
             for place, row in enumerate(rows):
                 yield row, [part[place] for part in parts], batch.sequence_ids(place)
@@ -85,6 +83,7 @@ def roundtrip_peer(folders: Sequence[Path], **ways: Any) -> Callable[..., Floats
 def moverscore_peer(folders: Sequence[Path], **ways: Any) -> Callable[..., Floats]:
     """Return 1 less the cost of transport, by POT, a pair at a time."""
     import ot
+    from scipy.spatial.distance import cdist
 
     encoder = _Model(folders[0], "AutoModel", **ways)
 
@@ -101,6 +100,10 @@ def moverscore_peer(folders: Sequence[Path], **ways: Any) -> Callable[..., Float
 
 def kpqa_peer(folders: Sequence[Path], **ways: Any) -> Callable[..., Floats]:
     """Return BERTScore-KPQA; BLEU-1 and ROUGE-L, which cost no model, are left out."""
+    from scipy.special import softmax
+
+    from qaeval_export.loading import in_span_label
+
     classifier = _Model(folders[0], "AutoModelForTokenClassification", **ways)
     encoder = _Model(folders[1], "AutoModel", **ways)
     label = in_span_label(classifier.model.config)
