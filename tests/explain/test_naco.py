@@ -333,7 +333,7 @@ def test_the_command_explains_without_a_key(scored: Scored, tmp_path: Path) -> N
     assert "asked at" in page.read_text() and KEY not in page.read_text()
 
 
-@pytest.mark.long  # Each of both kinds alone is explained by other tests.
+@pytest.mark.slow  # It loads two models.
 def test_models_and_replies_of_a_row_are_explained_together(
     tmp_path: Path, artifacts_root: Path
 ) -> None:

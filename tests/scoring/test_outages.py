@@ -277,7 +277,7 @@ def test_a_store_that_is_out_for_a_while_is_waited_for(store: S3Server, tmp_path
     assert is_whole(tmp_path / "out")
 
 
-@pytest.mark.long  # The S3 client tries by itself for 20 s.
+@pytest.mark.slow  # The S3 client tries by itself for 20 s.
 def test_a_store_that_is_gone_ends_the_run_without_a_verdict(
     store: S3Server, tmp_path: Path
 ) -> None:
