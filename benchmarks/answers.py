@@ -52,31 +52,6 @@ _MOST_CHARACTERS = 1500
 Peer = Callable[..., np.ndarray]  # of columns of texts
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Section:
-    """A metric, and how others compute it.
-
-    Attributes
-    ----------
-    metric, column : str
-    models : dict of str to str
-        Model of each role.
-    in_torch : callable
-        Makes a peer of folders with these models, ``precision`` and ``is_compiled``.
-    reads : tuple of str
-        Columns of the rows.
-    kind : str
-        As what backends of sentence-transformers run it; "" where they do not.
-    """
-
-    metric: str
-    column: str
-    models: dict[str, str]
-    in_torch: Callable[..., Peer]
-    reads: tuple[str, ...] = _PAIR
-    kind: str = ""
-
-
 def load_pairs(reads: Sequence[str] = _PAIR) -> pl.DataFrame:
     """Return answers of five systems with the first gold answer, question by question."""
     gold = pl.read_parquet(_DATA / "squad_v2_dev.parquet")
@@ -101,6 +76,33 @@ def load_questions(reads: Sequence[str]) -> pl.DataFrame:
     found = pl.DataFrame({"candidate": rows.questions, "context": rows.contexts})
     is_short = pl.col("context").str.len_chars() <= _MOST_CHARACTERS
     return found.filter(is_short).with_columns(answer=pl.lit("the")).select(reads)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Section:
+    """A metric, and how others compute it.
+
+    Attributes
+    ----------
+    column : str
+    models : dict of str to str
+        Model of each role.
+    in_torch : callable
+        Makes a peer of folders with these models, ``precision`` and ``is_compiled``.
+    reads : tuple of str
+        Columns of the rows.
+    load : callable
+        Returns these columns of all rows.
+    kind : str
+        As what backends of sentence-transformers run it; "" where they do not.
+    """
+
+    column: str
+    models: dict[str, str]
+    in_torch: Callable[..., Peer]
+    reads: tuple[str, ...] = _PAIR
+    load: Callable[[Sequence[str]], pl.DataFrame] = load_pairs
+    kind: str = ""
 
 
 # What people have, and what no program can save by scoring a pair once.
@@ -187,38 +189,31 @@ def bertscore_peer(folders: Sequence[Path], precision: str, *, is_compiled: bool
 _ENCODER = {"encoder": "minilm"}
 SECTIONS = {
     "sas": Section(
-        metric="sas",
         column="sas",
         models={"cross_encoder": "sas-minilm"},
         in_torch=sas_peer,
         kind="CrossEncoder",
     ),
     "bi_encoder": Section(
-        metric="bi_encoder",
         column="bi_encoder",
         models=_ENCODER,
         in_torch=bi_encoder_peer,
         kind="SentenceTransformer",
     ),
-    "bertscore": Section(
-        metric="bertscore", column="bertscore_f1", models=_ENCODER, in_torch=bertscore_peer
-    ),
-    "moverscore": Section(
-        metric="moverscore", column="moverscore", models=_ENCODER, in_torch=moverscore_peer
-    ),
+    "bertscore": Section(column="bertscore_f1", models=_ENCODER, in_torch=bertscore_peer),
+    "moverscore": Section(column="moverscore", models=_ENCODER, in_torch=moverscore_peer),
     "kpqa": Section(
-        metric="kpqa",
         column="kpqa_bertscore",
         models={"keyphrase_classifier": "kpqa-minilm", **_ENCODER},
         in_torch=kpqa_peer,
         reads=("question", "candidate", "references"),
     ),
     "roundtrip": Section(
-        metric="roundtrip",
         column="roundtrip_confidence",
         models={"reader": "reader-minilm"},
         in_torch=roundtrip_peer,
         reads=("candidate", "context", "answer"),
+        load=load_questions,
     ),
 }
 
@@ -257,11 +252,11 @@ def make_peers(name: str, n_threads: int) -> dict[str, Peer]:
 def make_scorers(name: str, n_threads: int) -> dict[str, Scorer]:
     """Return qaeval in fp32, and in bf16 where this CPU computes it."""
     section = SECTIONS[name]
-    scorers = {"qaeval": Scorer([section.metric], n_threads=n_threads)}
+    scorers = {"qaeval": Scorer([name], n_threads=n_threads)}
     if bf16_flag(cpu_flags()):
         overrides = {f"models.{role}.precision": "bf16" for role in section.models}
         config = load_config(overrides=overrides)
-        scorers["qaeval bf16"] = Scorer([section.metric], config=config, n_threads=n_threads)
+        scorers["qaeval bf16"] = Scorer([name], config=config, n_threads=n_threads)
     return scorers
 
 
@@ -397,8 +392,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             found[name] = run_memory(n_threads=chosen.threads)
             continue
         peers = make_peers(name, chosen.threads)
-        load = load_questions if name == "roundtrip" else load_pairs
-        read = load(SECTIONS[name].reads)
+        read = SECTIONS[name].load(SECTIONS[name].reads)
         found[name] = own = {}
         tables = {
             rows: ROW_SETS[rows](read).head(chosen.pairs).to_arrow()

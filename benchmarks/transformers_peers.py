@@ -6,7 +6,7 @@ Like their authors' programs, they compute for each row what it needs.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -36,8 +36,11 @@ class _Model:
         if is_compiled:
             self.model.forward = torch.compile(self.model.forward, dynamic=True)
 
-    def run(self, *texts: Sequence[str]) -> Iterator[tuple[int, Any, list[int | None]]]:
-        """Yield for each row its number, its part of the outputs, and which text a token is of."""
+    def by_row(
+        self, read: Callable[[Any, NDArray[np.bool_]], Any], *texts: Sequence[str]
+    ) -> list[Any]:
+        """Return of each row what ``read`` makes of its outputs and the tokens of its last text."""
+        found: list[Any] = [None] * len(texts[0])
         order = sorted(range(len(texts[0])), key=lambda i: -sum(len(own[i]) for own in texts))
         for start in range(0, len(order), _BATCH):
             rows = order[start : start + _BATCH]
@@ -51,15 +54,8 @@ class _Model:
                 output = self.model(**batch).to_tuple()
             parts = [part.float().numpy() for part in output if part.ndim > 1]
             for place, row in enumerate(rows):
-                yield row, [part[place] for part in parts], batch.sequence_ids(place)
-
-    def by_row(
-        self, read: Callable[[Any, NDArray[np.bool_]], Any], *texts: Sequence[str]
-    ) -> list[Any]:
-        """Return of each row what ``read`` makes of its outputs and the tokens of its last text."""
-        found: list[Any] = [None] * len(texts[0])
-        for row, output, sides in self.run(*texts):
-            found[row] = read(output, np.array([side == len(texts) - 1 for side in sides]))
+                is_last = [side == len(texts) - 1 for side in batch.sequence_ids(place)]
+                found[row] = read([part[place] for part in parts], np.array(is_last))
         return found
 
 

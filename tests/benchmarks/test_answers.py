@@ -8,7 +8,7 @@ import sys
 import numpy as np
 import pytest
 
-from benchmarks.answers import SECTIONS, load_pairs, load_questions, saved_models
+from benchmarks.answers import SECTIONS, saved_models
 from helpers import REPOSITORY
 from qaeval_core import Scorer
 
@@ -22,13 +22,12 @@ from qaeval_core import Scorer
 def test_programs_of_transformers_score_as_qaeval_does(name: str) -> None:
     """A peer that does other work would be no measure."""
     section = SECTIONS[name]
-    load = load_questions if name == "roundtrip" else load_pairs
-    rows = load(section.reads).unique(maintain_order=True).head(40)
+    rows = section.load(section.reads).unique(maintain_order=True).head(40)
     texts = [
         [one if isinstance(one, str) else one[0] for one in rows[read]] for read in rows.columns
     ]
     peer = section.in_torch(saved_models(section), precision="fp32", is_compiled=False)
-    found = Scorer([section.metric], n_threads=1).score(rows)[section.column]
+    found = Scorer([name], n_threads=1).score(rows)[section.column]
     np.testing.assert_allclose(peer(*texts), found.to_numpy(), atol=1e-5)
 
 
