@@ -1,6 +1,6 @@
 """Pages in a browser, where there is one: readable on a phone and on a desk.
 
-Chromium opens a document that holds the page in a frame, opens all that is folded, and writes down
+Chromium opens a document that holds the page in a frame, opens all that is folded, and sends back
 what lies where. The page's own policy forbids scripts; the document around it may have one.
 """
 
@@ -11,10 +11,16 @@ import json
 import os
 import re
 import shutil
+import signal
 import subprocess
+import time
 from collections.abc import Sequence
+from contextlib import suppress
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import product
 from pathlib import Path
+from queue import Queue
+from threading import Thread
 from typing import Any
 
 import numpy as np
@@ -162,18 +168,20 @@ const look = async (frame) => {
 };
 """
 
-# Looks at each frame, and writes down what it finds.
+# Looks at each frame, and sends what it finds, or what went wrong.
 _LOOK = """
 window.addEventListener("load", async () => {
-  const frames = [...document.querySelectorAll("iframe")], found = [];
-  for (const frame of frames) {
-    found.push(await look(frame));
-    frame.remove();
+  const found = [];
+  let error = null;
+  try {
+    for (const frame of [...document.querySelectorAll("iframe")]) {
+      found.push(await look(frame));
+      frame.remove();
+    }
+  } catch (thrown) {
+    error = String(thrown);
   }
-  const said = document.createElement("pre");
-  said.id = "found";
-  said.textContent = JSON.stringify(found);
-  document.body.append(said);
+  await fetch("/", { method: "POST", body: JSON.stringify({ found, error }) });
 });
 """
 
@@ -191,28 +199,73 @@ def all_measured(
 
     By default how wide it is, and what lies beyond what holds it.
     """
-    around = folder / "around.html"
     frames = "".join(
         f'<iframe style="border: 0; width: {width}px; height: 900px" '
         f'srcdoc="{html.escape(page, quote=True)}"></iframe>'
         for page, width in pages
     )
-    around.write_text(
+    around = (
         f'<!doctype html><meta charset="utf-8"><body style="margin: 0">{frames}'
         f"<script>{script}{_LOOK}</script>"
     )
-    width = max(width for _, width in pages)
-    done = subprocess.run(
-        [str(CHROMIUM), "--headless=new", "--no-sandbox", "--disable-gpu", "--hide-scrollbars",
-         f"--user-data-dir={folder / 'profile'}", f"--window-size={width},900",
-         "--virtual-time-budget=20000", "--dump-dom", around.as_uri()],
-        capture_output=True, text=True, timeout=max(120, 10 * len(pages)), check=False,
-        env={**os.environ, "HOME": str(folder)},
-    )  # fmt: skip
-    found = re.search(r'<pre id="found">(.*?)</pre>', done.stdout, re.DOTALL)
-    assert found, done.stderr[-2000:] + done.stdout[:500]
-    content: list[dict[str, Any]] = json.loads(html.unescape(found[1]))
+    said = _answer_of_browser(
+        around,
+        folder,
+        width=max(width for _, width in pages),
+        seconds=max(240, 20 * len(pages)),
+    )
+    assert said["error"] is None, said["error"]
+    content: list[dict[str, Any]] = said["found"]
     return content
+
+
+def _answer_of_browser(document: str, folder: Path, *, width: int, seconds: float) -> Any:
+    """Return what a document's script sends to where it is from.
+
+    A browser that is told to stop after some time, virtual or not, may stop before its script ends.
+    """
+    answers: Queue[bytes] = Queue()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self._send(document.encode() if self.path == "/" else b"")
+
+        def do_POST(self) -> None:
+            answer = self.rfile.read(int(self.headers["content-length"]))
+            self._send(b"")
+            answers.put(answer)
+
+        def _send(self, content: bytes) -> None:
+            self.send_response(200)
+            self.send_header("content-type", "text/html; charset=utf-8")
+            self.send_header("content-length", str(len(content)))
+            self.end_headers()
+            self.wfile.write(content)
+
+        def log_message(self, format: str, *args: object) -> None:
+            """Say nothing."""
+
+    errors = folder / "chromium.err"
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server, errors.open("wb") as stderr:
+        Thread(target=server.serve_forever, daemon=True).start()
+        browser = subprocess.Popen(
+            [str(CHROMIUM), "--headless=new", "--no-sandbox", "--disable-gpu", "--hide-scrollbars",
+             f"--user-data-dir={folder / 'profile'}", f"--window-size={width},900",
+             f"http://127.0.0.1:{server.server_port}/"],
+            stdout=subprocess.DEVNULL, stderr=stderr, start_new_session=True,
+            env={**os.environ, "HOME": str(folder)},
+        )  # fmt: skip
+        deadline = time.monotonic() + seconds
+        try:
+            while answers.empty() and browser.poll() is None and time.monotonic() < deadline:
+                time.sleep(0.05)
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(browser.pid, signal.SIGKILL)
+            browser.wait()
+            server.shutdown()
+    assert not answers.empty(), errors.read_text(errors="replace")[-2000:]
+    return json.loads(answers.get())
 
 
 def schemed(page: str, scheme: str) -> str:
