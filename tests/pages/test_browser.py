@@ -212,7 +212,7 @@ def all_measured(
         around,
         folder,
         width=max(width for _, width in pages),
-        seconds=max(240, 20 * len(pages)),
+        seconds=max(120, 10 * len(pages)),
     )
     assert said["error"] is None, said["error"]
     content: list[dict[str, Any]] = said["found"]
