@@ -65,12 +65,15 @@ test: $(STAMP) ## run the tests, less those marked slow or gpu
 
 # Those of calls keep times that other work would spoil: they wait for limits and servers, or count
 # microseconds, so they are alone, and first. Of the others, folders of files that take long begin
-# early, which takes an option: by itself, xdist begins with the files of most tests. No test of a
-# group, as -k may choose, is status 5.
+# early, which takes an option: by itself, xdist begins with the files of most tests. While one
+# process exports the models for the pages, the other has tests that need none: the README's come
+# later. No test of a group, as -k may choose, is status 5.
 SLOW_CALLS := tests/llm tests/jobs/test_governor.py tests/jobs/test_naco_pool.py \
   tests/benchmarks/test_host.py
-SLOW_FIRST := tests/contracts tests/storage tests/jobs tests/scoring tests/explain tests/audit
-SLOW_WORK = $(SLOW_FIRST) $(filter-out $(SLOW_CALLS) $(SLOW_FIRST) tests/__pycache__, \
+SLOW_README := tests/contracts/test_readme.py
+SLOW_FIRST := $(filter-out $(SLOW_README),$(wildcard tests/contracts/test_*.py)) tests/storage \
+  $(SLOW_README) tests/jobs tests/scoring tests/explain tests/audit
+SLOW_WORK = $(SLOW_FIRST) $(filter-out $(SLOW_CALLS) $(SLOW_FIRST) tests/contracts tests/__pycache__, \
   $(patsubst %/,%,$(wildcard tests/*/)))
 
 slow: $(STAMP) ## run the tests marked slow
