@@ -1,6 +1,7 @@
 """Against the loop: a family's rows/s beside the fixed per-row loop, on the same rows.
 
-Prints what explains the ratio, too: padding, sequences avoided, share of the GEMM peak.
+The loop runs as it is and compiled. Prints what explains the ratios, too: padding, sequences
+avoided, share of the GEMM peak.
 """
 
 from __future__ import annotations
@@ -11,21 +12,21 @@ from dataclasses import asdict
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from benchmarks.common import Settings, make_instance
 from benchmarks.data import Rows, load_rows
 from benchmarks.measure import interleave, ratio, work_flops
-from benchmarks.peers import GrgPeer, LrmPeer
+from benchmarks.peers import GrgPeer, LoopPeer, LrmPeer
 from qaeval_core.families.contract import Prepared, statistics_table
 from qaeval_core.families.model_family import FamilyRunner, ModelFamilyPlan
 from qaeval_core.metrics.qrelscore import part_scores
 from qaeval_core.metrics.targets import Targets
-from qaeval_core.models.engine import Device
 from qaeval_core.planning.run_plan import InstancePlan
 from qaeval_core.running.score_rows import ArrowStatistics
 
-Peer = LrmPeer | GrgPeer
 _N_WARM_ROWS = 5
+_SIDES = {"ours": "ours", "loop": "loop", "compiled": "loop, compiled"}
 
 
 def run_lrm(settings: Settings) -> dict[str, object]:
@@ -62,12 +63,11 @@ def _in(precision: str) -> dict[str, object]:
 def compare(
     instance: InstancePlan,
     name: str,
-    peer: Peer,
+    peer: LoopPeer,
     rows: Rows,
     settings: Settings,
     *,
     peak_flops: float,
-    device: Device = "cpu",
 ) -> dict[str, object]:
     """Time one family and its peer in turn, print the comparison, and return it.
 
@@ -75,7 +75,7 @@ def compare(
     """
     torch.set_num_threads(settings.n_threads)
     plan = instance.families[name]
-    runner = FamilyRunner(plan, device=device, n_threads=settings.n_threads)
+    runner = FamilyRunner(plan, device="cpu", n_threads=settings.n_threads)
     runner.score(rows.head(_N_WARM_ROWS).roles())
     prepared = runner.layout.prepare(rows.roles())
     runner.run(prepared)
@@ -83,19 +83,22 @@ def compare(
     raw = part_scores(name, instance.settings, read).raw
     peer_rows = rows.head(settings.n_peer_rows)
     peer.score(rows.head(_N_WARM_ROWS))
-    peer_raw: list[float] = []
+    compiled = peer.compiled()
+    compiled.score(peer_rows)  # Of all lengths, so that no pass that is timed compiles.
+    found: dict[str, NDArray[np.float64]] = {}
     seconds = interleave(
         {
             "ours": lambda: runner.score(rows.roles()),
-            "loop": lambda: peer_raw.extend(peer.score(peer_rows)),
+            "loop": lambda: found.update(loop=peer.score(peer_rows)),
+            "compiled": lambda: found.update(compiled=compiled.score(peer_rows)),
         },
         n_repeats=settings.n_repeats,
     )
-    last_raw = np.array(peer_raw[-len(peer_rows) :])
     result = _result(plan, prepared, seconds, n_rows=len(rows), n_peer_rows=len(peer_rows))
     result |= _shares(plan, prepared, result["seconds_median"], peak_flops=peak_flops)
-    result["max_abs_diff"] = float(np.abs(raw[: len(peer_rows)] - last_raw).max())
-    result["n_positive"] = int((last_raw > 0).sum())
+    differences = {side: raw[: len(peer_rows)] - scores for side, scores in found.items()}
+    result["max_abs_diff"] = {side: float(np.abs(own).max()) for side, own in differences.items()}
+    result["n_positive"] = int((found["loop"] > 0).sum())
     result["rows"] = str(rows)
     result["peer_precision"] = settings.peer_precision
     result["model"] = plan.artifact.record.model.name
@@ -111,15 +114,14 @@ def _result(
     n_rows: int,
     n_peer_rows: int,
 ) -> dict[str, object]:
-    ours = [n_rows / s for s in seconds["ours"]]
-    loop = [n_peer_rows / s for s in seconds["loop"]]
+    n_of = {"ours": n_rows, "loop": n_peer_rows, "compiled": n_peer_rows}
+    rates = {side: [n_of[side] / s for s in taken] for side, taken in seconds.items()}
     stats, median_s = prepared.stats, statistics.median(seconds["ours"])
     return {
-        "ours_rows_per_s": ours,
-        "loop_rows_per_s": loop,
+        "rows_per_s": rates,
         "n_rows": n_rows,
         "n_peer_rows": n_peer_rows,
-        "ratio": ratio(ours, loop),
+        "ratios": {side: ratio(rates["ours"], rates[side]) for side in ("loop", "compiled")},
         "seconds_median": median_s,
         "useful_tokens_per_s": stats.n_tokens / median_s,
         "padding_share": 1 - stats.n_tokens / stats.n_padded_tokens,
@@ -143,20 +145,19 @@ def _shares(
 
 
 def _show(name: str, result: dict[str, object]) -> None:
-    stats, ratios = result["stats"], result["ratio"]
-    ours, loop = result["ours_rows_per_s"], result["loop_rows_per_s"]
+    stats, rates = result["stats"], result["rows_per_s"]
     print(f"{name}, {result['model']} {result['precision']}: {result['rows']}")
-    for side, rates in (("ours", ours), ("per-row loop", loop)):
-        print(
-            f"  {side:<22}{statistics.median(rates):9.2f} rows/s"
-            f"   [{min(rates):.2f} .. {max(rates):.2f}]"
-        )
+    for side, title in _SIDES.items():
+        own = rates[side]
+        spread = f"[{min(own):.2f} .. {max(own):.2f}]"
+        print(f"  {title:<22}{statistics.median(own):9.2f} rows/s   {spread}")
     if result["n_peer_rows"] < result["n_rows"]:
-        print(f"  (the loop ran on the first {result['n_peer_rows']} rows alone)")
-    print(
-        f"  ratio of medians      {ratios['of_medians']:9.2f}"
-        f"          pairs [{ratios['lowest_pair']:.2f} .. {ratios['highest_pair']:.2f}]"
-    )
+        print(f"  (the loops ran on the first {result['n_peer_rows']} rows alone)")
+    for side, own in result["ratios"].items():
+        print(
+            f"  to the {_SIDES[side]:<15}{own['of_medians']:9.2f}"
+            f"          pairs [{own['lowest_pair']:.2f} .. {own['highest_pair']:.2f}]"
+        )
     print(
         f"  useful tokens/s       {result['useful_tokens_per_s']:9,.0f}"
         f"          padding {result['padding_share']:.1%}, {stats['n_batches']} batches"
@@ -170,6 +171,6 @@ def _show(name: str, result: dict[str, object]) -> None:
         f"          {result['share_of_peak_done']:.1%} without operations the graph leaves out"
     )
     print(
-        f"  max |difference|      {result['max_abs_diff']:9.1e}"
+        f"  max |difference|      {max(result['max_abs_diff'].values()):9.1e}"
         f"          of raw scores, {result['n_positive']} of {result['n_peer_rows']} above 0"
     )

@@ -10,7 +10,10 @@ But: this is no authors' code; it is what their programs do, without their diffe
 from __future__ import annotations
 
 import contextlib
+import copy
 import io
+from abc import ABC, abstractmethod
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -24,31 +27,51 @@ from qaeval_core.text.encode import equal_windows
 from qaeval_export.loading import LoadedModel, load_model, make_facts
 
 
-class LrmPeer:
-    """Raw LRM of every row (paper profile, attended matching, all layers).
+class LoopPeer(ABC):
+    """What scores one row after another, on a model of PyTorch.
 
     Parameters
     ----------
     model : str
-        Name of a BERT encoder.
+        Its name.
+    role : str
+        Of the model.
     device : {"cpu", "cuda"}
         fp16 on a GPU.
     precision : {"fp32", "bf16"}
         On a CPU.
     """
 
-    def __init__(self, model: str, *, device: str = "cpu", precision: str = "fp32") -> None:
-        self._loaded = _load(model, role="encoder", device=device, precision=precision)
+    def __init__(self, model: str, *, role: str, device: str = "cpu", precision: str) -> None:
+        self._loaded = _load(model, role=role, device=device, precision=precision)
         self._device = device
-        self._facts = make_facts(
-            self._loaded, ArtifactRequest("relevance_matching", "minilm", "fp32")
-        )
+        self._forward: Any = self._loaded.model
+
+    def compiled(self) -> Self:
+        """Return one with a model that torch.compile made of this one's; it compiles as it runs."""
+        other = copy.copy(self)
+        other._forward = torch.compile(self._loaded.model, dynamic=True)
+        return other
 
     @torch.inference_mode()
     def score(self, rows: Rows) -> NDArray[np.float64]:
         """Score one row after another; shape (n_rows,)."""
         pairs = zip(rows.questions, rows.contexts, strict=True)
         return np.array([self._score_row(question, context) for question, context in pairs])
+
+    @abstractmethod
+    def _score_row(self, question: str, context: str) -> float:
+        """Return a row's score."""
+
+
+class LrmPeer(LoopPeer):
+    """Raw LRM of every row (paper profile, attended matching, all layers)."""
+
+    def __init__(self, model: str, *, device: str = "cpu", precision: str = "fp32") -> None:
+        super().__init__(model, role="encoder", device=device, precision=precision)
+        self._facts = make_facts(
+            self._loaded, ArtifactRequest("relevance_matching", "minilm", "fp32")
+        )
 
     def _score_row(self, question: str, context: str) -> float:
         encode = self._loaded.tokenizer.encode
@@ -70,7 +93,7 @@ class LrmPeer:
         first = [*frame.prefix_ids, *candidate, *frame.middle_ids]
         second = [*context, *frame.suffix_ids]
         start, stop = len(first), len(first) + len(context)
-        output = self._loaded.model(
+        output = self._forward(
             input_ids=torch.tensor([[*first, *second]], device=self._device),
             token_type_ids=torch.tensor([[0] * start + [1] * len(second)], device=self._device),
             output_attentions=True,
@@ -85,34 +108,15 @@ class LrmPeer:
         return float(torch.stack(precision).mean())
 
 
-class GrgPeer:
-    """Raw GRG of every row (paper profile).
-
-    Parameters
-    ----------
-    model : str
-        Name of a causal LM.
-    max_window_tokens : int
-        Special tokens included.
-    device : {"cpu", "cuda"}
-        fp16 on a GPU.
-    precision : {"fp32", "bf16"}
-        On a CPU.
-    """
+class GrgPeer(LoopPeer):
+    """Raw GRG of every row (paper profile); windows have their special tokens in them."""
 
     def __init__(
         self, model: str, *, max_window_tokens: int, device: str = "cpu", precision: str = "fp32"
     ) -> None:
-        self._loaded = _load(model, role="causal_lm", device=device, precision=precision)
-        self._device = device
+        super().__init__(model, role="causal_lm", device=device, precision=precision)
         facts = make_facts(self._loaded, ArtifactRequest("token_logprobs", "smollm2-135m", "fp32"))
         self._n_positions = min(facts.max_positions, max_window_tokens)
-
-    @torch.inference_mode()
-    def score(self, rows: Rows) -> NDArray[np.float64]:
-        """Score one row after another; shape (n_rows,)."""
-        pairs = zip(rows.questions, rows.contexts, strict=True)
-        return np.array([self._score_row(question, context) for question, context in pairs])
 
     def _score_row(self, question: str, context: str) -> float:
         encode = self._loaded.tokenizer.encode
@@ -132,7 +136,7 @@ class GrgPeer:
 
     def _nats(self, prompt: list[int], window: list[int]) -> float:
         ids = torch.tensor([[self._loaded.bos_id, *prompt, *window]], device=self._device)
-        logits = self._loaded.model(input_ids=ids).logits[0, len(prompt) : -1]
+        logits = self._forward(input_ids=ids).logits[0, len(prompt) : -1]
         logprobs = logits.float().log_softmax(dim=1)
         return float(logprobs.gather(1, ids[0, 1 + len(prompt) :, None]).double().sum())
 

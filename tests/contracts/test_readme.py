@@ -182,6 +182,13 @@ IN_BF16 = {
 }
 MODELS = {**JUDGES, "moverscore": "MoverScore", "kpqa": "KPQA", "roundtrip": "Roundtrip"}
 
+# QRelScore beside loops: each file is one run.
+QRELSCORE = (
+    "qrelscore_fp32.json",
+    "qrelscore_avx512_bf16.json",
+    "qrelscore_avx512_bf16_one_thread.json",
+)
+
 
 def in_bf16() -> Iterator[str]:
     """Yield the lines of the table in bf16 on a CPU that has it without AMX."""
@@ -202,16 +209,21 @@ def in_bf16() -> Iterator[str]:
                 )
 
 
-def qrelscore_in_bf16() -> Iterator[str]:
-    """Yield the lines of the table of QRelScore in bf16."""
-    for name, own in record("qrelscore_avx512_bf16.json")["sections"].items():
-        ours, loop = (median(own[f"{side}_rows_per_s"]) for side in ("ours", "loop"))
-        assert own["precision"] == own["peer_precision"] == "bf16"
-        yield (
-            f"| {name.upper()}, {own['n_rows']} rows | {ours:.1f} | {loop:.1f} "
-            f"| {own['ratio']['of_medians']:.2f} | {own['padding_share'] * 100:.1f} % "
-            f"| {own['share_of_peak_done'] * 100:.0f} % |"
-        )
+def against_loops() -> Iterator[str]:
+    """Yield the lines of the table of QRelScore, in fp32 and in bf16."""
+    for name in QRELSCORE:
+        found = record(name)
+        n_threads = found["environment"]["threads"]
+        for family, own in found["sections"].items():
+            rates = {side: median(rates) for side, rates in own["rows_per_s"].items()}
+            assert own["precision"] == own["peer_precision"]
+            faster = max(("loop", "compiled"), key=lambda side: rates[side])
+            yield (
+                f"| {family.upper()}, {own['n_rows']} rows | {own['precision']} | {n_threads} "
+                f"| {rates['ours']:.1f} | {rates['loop']:.1f} | {rates['compiled']:.1f} "
+                f"| {own['ratios'][faster]['of_medians']:.2f} | {own['padding_share'] * 100:.1f} % "
+                f"| {own['share_of_peak_done'] * 100:.0f} % |"
+            )
 
 
 def record(name: str) -> dict[str, Any]:
@@ -249,8 +261,8 @@ def test_bf16_is_as_fast_as_was_asked_for() -> None:
     assert fastest(answers["sas"]["distinct"]["bf16"])[1] >= 1.8
     assert answers["sas"]["as_they_come"]["bf16"]["ratios"]["bf16"]["of_medians"] >= 4
     sections = record("qrelscore_avx512_bf16.json")["sections"]
-    assert sections["lrm"]["ratio"]["of_medians"] >= 1.4
-    assert sections["grg"]["ratio"]["of_medians"] >= 2.0
+    assert sections["lrm"]["ratios"]["loop"]["of_medians"] >= 1.4
+    assert sections["grg"]["ratios"]["loop"]["of_medians"] >= 2.0
 
 
 def test_the_page_of_metrics_has_the_same_figures() -> None:
@@ -268,7 +280,7 @@ def test_the_page_of_metrics_has_the_same_figures() -> None:
                 f"{100 * own['share_of_peak']:.0f} %",
             ]
             assert f"| {' | '.join(figures)} |" in page
-    for line in (*other_ways(), *in_bf16(), *qrelscore_in_bf16()):
+    for line in (*other_ways(), *in_bf16(), *against_loops()):
         assert line in page
     words = record("words.json")["sections"]
     for own in words["speed"].values():
