@@ -185,7 +185,8 @@ class LocalPieceExecutor:
             sample=job.sample,
         )
         with self._worker(replace(job, store=store), families, supervisor) as worker:
-            if not self._may_spread(job, families):
+            # A function of the user's need not be one that processes can be given.
+            if not all(isinstance(family, WordsFamilyPlan) for family in families):
                 yield from worker.run(pieces)
                 return
             n_rows, began = sum(own.n_rows for own in pieces), None
@@ -214,15 +215,6 @@ class LocalPieceExecutor:
                 return
         yield from self._run_apart(job, families, pieces[n_tried:], supervisor, n=n_processes)
 
-    def _may_spread(self, job: Job, families: Sequence[FamilyPlan]) -> bool:
-        """Return whether processes can do a pass.
-
-        A function of the user's need not be one that they can be given; and they do not say what
-        they wait for, as stores in buckets make them.
-        """
-        are_words = all(isinstance(family, WordsFamilyPlan) for family in families)
-        return are_words and job.store.out.local is not None
-
     def _run_apart(
         self,
         job: Job,
@@ -242,11 +234,13 @@ class LocalPieceExecutor:
             retry_s=job.config.scoring.retry_storage_s,
             others=job.commits.with_other_samples([family.key for family in families]),
         )
+
+        def look() -> None:
+            supervisor.set_status(self._processes.note)
+            supervisor.report(0.0, 0, 0)
+
         executor = LocalRangeExecutor(
-            n_processes=n,
-            look=StopSign(self.stop).look,
-            least_rows=0,
-            processes=self._processes,
+            n_processes=n, look=look, least_rows=0, processes=self._processes
         )
         sizes = [piece.n_rows for piece in pieces]
         work = partial(commit_piece, given=given)
@@ -255,6 +249,7 @@ class LocalPieceExecutor:
             for committed, n_rows in zip(results, sizes, strict=True):
                 supervisor.report(n_rows, 0, 0)
                 yield from committed
+            supervisor.set_status("")
         finally:
             executor.settle()
 

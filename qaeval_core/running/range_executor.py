@@ -12,13 +12,15 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
+from ctypes import Array, c_char
 from multiprocessing import get_context
 from multiprocessing.synchronize import Event as ProcessEvent
 from types import ModuleType
 from typing import Any, Protocol, TypeVar
 
 from qaeval_core.errors import RunError
-from qaeval_core.running import stop_sign, without_pandas
+from qaeval_core.running import outage_note, stop_sign, without_pandas
+from qaeval_core.running.outage_note import OutageNote
 from qaeval_core.storage.path import StoragePath
 
 T = TypeVar("T")
@@ -57,21 +59,32 @@ class Processes:
         self._most = most
         self._pool: ProcessPoolExecutor | None = None
         self._is_over: ProcessEvent | None = None
+        self._note: OutageNote | None = None
 
     def begin(self, n: int) -> None:
         """Begin so many of them, where none has begun yet; others begin when they are needed."""
         if self._pool is None:
             # Not forked: threads of Arrow and polars would not be there.
             context = get_context("spawn")
-            self._is_over = context.Event()
+            self._is_over, self._note = context.Event(), OutageNote(context)
             self._pool = ProcessPoolExecutor(
                 self._most,
                 mp_context=context,
                 initializer=_begin,
-                initargs=(os.getpid(), self._is_over, without_pandas.is_left_out()),
+                initargs=(
+                    os.getpid(),
+                    self._is_over,
+                    self._note.text,
+                    without_pandas.is_left_out(),
+                ),
             )
             for _ in range(min(n, self._most)):
                 self.submit(os.getpid)
+
+    @property
+    def note(self) -> str:
+        """What one of them waits for, or ""."""
+        return str(self._note or "")
 
     def submit(self, function: Callable[..., R], *given: object) -> Future[R]:
         """Return what a process will have returned; the first ones have begun."""
@@ -199,11 +212,14 @@ def _as_children_begin() -> Iterator[None]:
         sys.modules["__main__"] = main
 
 
-def _begin(parent: int, is_over: ProcessEvent, leaves_out_pandas: bool) -> None:
+def _begin(
+    parent: int, is_over: ProcessEvent, note: Array[c_char], leaves_out_pandas: bool
+) -> None:
     """Let this process end soon after its parent does, however that dies, and by nothing else."""
     if leaves_out_pandas:
         without_pandas.leave_out_pandas()
     stop_sign.hear(is_over)
+    outage_note.hear(note)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Also of one that begins later.
 
     def watch() -> None:

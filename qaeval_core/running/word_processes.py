@@ -14,6 +14,7 @@ from functools import partial
 from qaeval_core.configure import ModelsSection
 from qaeval_core.families.contract import Engine, FamilyPlan
 from qaeval_core.planning.shards import Piece
+from qaeval_core.running import outage_note
 from qaeval_core.running.passes import load_frequencies
 from qaeval_core.running.piece_worker import Done, PieceWorker, worker_store
 from qaeval_core.running.stop_sign import StopSign
@@ -52,7 +53,7 @@ class WordPass:
 
     def open(self) -> PieceWorker:
         """Return who commits its pieces in this process."""
-        supervisor = _SilentSupervisor(StopSign())
+        supervisor = _ChildSupervisor(StopSign())
         store = worker_store(
             self.out, self.mark, supervisor, retry_s=self.retry_s, sample=self.sample
         )
@@ -66,8 +67,8 @@ class WordPass:
         return PieceWorker(runners, store, supervisor, others=self.others)
 
 
-class _SilentSupervisor:
-    """Hears alone whether to stop: who waits for the pieces counts them."""
+class _ChildSupervisor:
+    """Hears whether to stop, and tells of outages: who waits for the pieces counts them."""
 
     def __init__(self, stop: StopSign) -> None:
         self._stop = stop
@@ -81,7 +82,8 @@ class _SilentSupervisor:
         self._stop.look()
 
     def set_status(self, note: str) -> None:
-        """Take what nobody sees."""
+        """Tell who waits for the pieces."""
+        outage_note.tell(note)
 
 
 _opened: dict[str, PieceWorker] = {}

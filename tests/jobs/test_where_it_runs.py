@@ -66,15 +66,12 @@ def n_words(candidate: str) -> float:
 
 
 def test_what_processes_here_cannot_do_goes_to_ray(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A wait for a bucket would not be told; a function need not be one that can be sent."""
+    """A function need not be one that can be sent."""
 
-    def is_spread(out: str) -> bool:
-        own = {"metrics.f1.metric": "f1", "input.paths": ["rows.parquet"], "output.path": out}
-        return score_verb._is_spread_here(load_config(overrides=own))
-
-    assert is_spread("out") and is_spread("/data/out") and not is_spread("s3://bucket/out")
+    config = load_config(overrides={"metrics.f1.metric": "f1", "output.path": "s3://bucket/out"})
+    assert score_verb._is_spread_here(config)
     monkeypatch.setattr(score_verb, "metric_of", lambda _: FunctionMetric(n_words))
-    assert not is_spread("out")
+    assert not score_verb._is_spread_here(config)
 
 
 def test_an_address_in_the_environment_is_a_cluster(

@@ -22,6 +22,8 @@ from helpers import REPOSITORY, qaeval, wait_until
 from qaeval_core.errors import InputChangedError, RunError, RunStoppedError
 from qaeval_core.running import local_executor, range_executor, word_processes
 from qaeval_core.running.local_executor import LocalPieceExecutor
+from qaeval_core.storage.path import as_path
+from s3_server import S3Server
 from word_jobs import Watched, request, run
 
 # Each test begins processes, which load what they need.
@@ -220,6 +222,56 @@ def test_errors_of_a_process_are_those_of_the_run(source: Path, tmp_path: Path) 
     with pytest.raises(InputChangedError, match=r"parquet.*QA0309"):
         run(words(own, tmp_path / "out"), executor=watched(5, change))
     wait_until(lambda: not children())
+
+
+def test_what_a_process_waits_for_is_beside_the_progress(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out, away = tmp_path / "out", tmp_path / "away"
+    told: list[str] = []
+    tell = local_executor.LocalSupervisor.set_status
+    monkeypatch.setattr(
+        local_executor.LocalSupervisor,
+        "set_status",
+        lambda own, note: (told.append(note), tell(own, note)),
+    )
+
+    def come_back() -> None:
+        try:
+            wait_until(lambda: any("trying again" in note for note in told))
+        finally:
+            away.rename(out)
+
+    def vanish() -> None:
+        out.rename(away)
+        threading.Thread(target=come_back).start()
+
+    # The first piece, of four shards, is counted here; of the others two are not begun.
+    run(words(source, out, scoring__retry_storage_s=300), executor=watched(5, vanish))
+    assert any("trying again" in note for note in told) and told[-1] == ""
+    run(words(source, tmp_path / "alone"), executor=LocalPieceExecutor(n_threads=1))
+    assert contents(out) == contents(tmp_path / "alone")
+
+
+def test_processes_commit_into_a_bucket(
+    source: Path, tmp_path: Path, store: S3Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    n_used: list[int] = []
+    spread = LocalPieceExecutor._run_apart
+    monkeypatch.setattr(
+        local_executor.LocalPieceExecutor,
+        "_run_apart",
+        lambda *given, n: n_used.append(n) or spread(*given, n=n),
+    )
+    store.make_bucket("bucket")
+    out = store.uri("bucket/out")
+    run(words(source, Path(out), **{"output.path": out}), executor=LocalPieceExecutor(n_threads=2))
+    run(words(source, tmp_path / "alone"), executor=LocalPieceExecutor(n_threads=1))
+    assert n_used == [2, 2]
+    alone = (tmp_path / "alone" / "scores").glob("*.parquet")
+    scores = {path.name: path.read_bytes() for path in alone}
+    found = {name: (as_path(out) / "scores" / name).read_bytes() for name in scores}
+    assert len(scores) == 2 and found == scores
 
 
 def test_processes_end_with_a_killed_command(source: Path, tmp_path: Path) -> None:

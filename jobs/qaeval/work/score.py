@@ -200,15 +200,11 @@ def _is_local(config: RunConfig, inputs: Inputs) -> bool:
 
 
 def _is_spread_here(config: RunConfig) -> bool:
-    """Return whether processes of this machine do all that a Ray of its own would do.
-
-    They count words. What waits for a bucket is told by Ray's workers alone.
-    """
+    """Return whether processes here do all that a Ray of its own would do: they count words."""
     metrics = [metric_of(settings) for settings in config.metrics.values()]
     are_words = all(own.needs == ("words",) for own in metrics)
     has_function = any(isinstance(own, FunctionMetric) for own in metrics)
-    is_disk = config.output.path is not None and as_path(config.output.path).local is not None
-    return are_words and is_disk and not has_function
+    return are_words and not has_function
 
 
 def show_plan(config: RunConfig, inputs: Inputs, order: Order) -> None:
