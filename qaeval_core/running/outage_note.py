@@ -5,7 +5,7 @@ from __future__ import annotations
 from ctypes import Array, c_char
 from multiprocessing.context import BaseContext
 
-_MOST_BYTES = 512
+_MOST_BYTES = 1024
 _of_parent: list[Array[c_char]] = []
 
 
