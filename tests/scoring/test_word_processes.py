@@ -40,6 +40,19 @@ def any_rows_are_worth_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(range_executor, "_ROWS_FOR_PROCESSES", 0)
 
 
+@pytest.fixture
+def used(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many processes each pass was spread over."""
+    found: list[int] = []
+    spread = LocalPieceExecutor._run_apart
+    monkeypatch.setattr(
+        LocalPieceExecutor,
+        "_run_apart",
+        lambda *given, n: found.append(n) or spread(*given, n=n),
+    )
+    return found
+
+
 @pytest.fixture(scope="module")
 def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Files of rows to score, to quarantine, and without a word."""
@@ -101,15 +114,9 @@ def test_any_number_of_processes_commits_the_same(
     sample: int | None,
     n_rows: int,
     most: int,
+    used: list[int],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    used: list[int] = []
-    spread = LocalPieceExecutor._run_apart
-    monkeypatch.setattr(
-        local_executor.LocalPieceExecutor,
-        "_run_apart",
-        lambda *given, n: used.append(n) or spread(*given, n=n),
-    )
     pools: list[int] = []
     pool = range_executor.ProcessPoolExecutor
     monkeypatch.setattr(
@@ -254,20 +261,13 @@ def test_what_a_process_waits_for_is_beside_the_progress(
 
 
 def test_processes_commit_into_a_bucket(
-    source: Path, tmp_path: Path, store: S3Server, monkeypatch: pytest.MonkeyPatch
+    source: Path, tmp_path: Path, store: S3Server, used: list[int]
 ) -> None:
-    n_used: list[int] = []
-    spread = LocalPieceExecutor._run_apart
-    monkeypatch.setattr(
-        local_executor.LocalPieceExecutor,
-        "_run_apart",
-        lambda *given, n: n_used.append(n) or spread(*given, n=n),
-    )
     store.make_bucket("bucket")
     out = store.uri("bucket/out")
     run(words(source, Path(out), **{"output.path": out}), executor=LocalPieceExecutor(n_threads=2))
     run(words(source, tmp_path / "alone"), executor=LocalPieceExecutor(n_threads=1))
-    assert n_used == [2, 2]
+    assert used == [2, 2]
     alone = (tmp_path / "alone" / "scores").glob("*.parquet")
     scores = {path.name: path.read_bytes() for path in alone}
     found = {name: (as_path(out) / "scores" / name).read_bytes() for name in scores}
