@@ -29,7 +29,7 @@ ONE_CALL_USD = reserved_usd(999)
 @pytest.fixture(scope="module")
 def plain() -> Iterator[LlmServer]:
     """A server without limits or faults of its own; its counts are of all tests that use it."""
-    with LlmServer(latency_s=0.05, hang_s=2.0) as server:
+    with LlmServer(latency_s=0.05, hang_s=60.0) as server:
         yield server
 
 
@@ -139,6 +139,8 @@ def test_a_claim_is_renewed_while_its_call_lasts(plain: LlmServer, tmp_path: Pat
         asker = run.asker()
         asker._claims._renew_s = 0.1
         task = asyncio.create_task(asker.ask(prompt(7), n_prompt_tokens=20))
+        while not asker._claims._keys:
+            await asyncio.sleep(0.01)
         held = []
         for _ in range(8):  # Longer than a lease, which is long enough for a busy machine.
             await asyncio.sleep(0.25)
@@ -149,7 +151,7 @@ def test_a_claim_is_renewed_while_its_call_lasts(plain: LlmServer, tmp_path: Pat
             await task
         return [*held, run.governor.claim(key, owner="another").is_own]
 
-    with Run(plain, tmp_path, model="fault:hang", timeout_s=5.0) as run:
+    with Run(plain, tmp_path, model="fault:hang", timeout_s=60.0) as run:
         run.use(Governor(Limits(), lease_s=1.5))
         assert asyncio.run(ask_and_look(run)) == [True] * 9
 

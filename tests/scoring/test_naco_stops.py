@@ -46,6 +46,7 @@ def test_a_stop_before_the_first_call_leaves_nothing_behind(
     stop.set()
     runner = ChatRunner(plan, stop=stop)
     asked = {"candidate": ["Who?"], "context": [CONTEXT], "answer": ["Ann"]}
+    gc.collect()  # What other tests left is none of this one's.
     with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
         with pytest.raises(RunStoppedError):
